@@ -1,0 +1,107 @@
+# The front door of the repository: `make help` lists what can be done.
+
+.DEFAULT_GOAL := help
+.NOTPARALLEL:
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+
+CARGO ?= cargo
+# Which environment the targets below work on; several can run side by side.
+ENV ?= dev
+export ENV
+
+E2E := $(or $(CARGO_TARGET_DIR),target)/debug/capt-e2e
+CACHE := $(or $(CAPT_CACHE_DIR),$(if $(XDG_CACHE_HOME),$(XDG_CACHE_HOME)/capt,$(HOME)/.cache/capt))
+DENY_VERSION := 0.20.2
+DENY := $(CACHE)/cargo-deny-$(DENY_VERSION)/bin/cargo-deny
+
+##@ Try it
+
+.PHONY: up
+up: programs ## Start a real management cluster, or whatever of it has died (PROVIDER=simulator: without Terraform)
+	@$(E2E) up
+
+.PHONY: status
+status: programs-quietly ## Show what runs, in which version, how large, and whether it is ready
+	@$(E2E) status
+
+.PHONY: logs
+logs: programs-quietly ## Show a component's log: make logs C=kube-apiserver (FOLLOW=1 to go on, LINES=50)
+	@$(E2E) logs $(C) $(if $(FOLLOW),--follow) $(if $(LINES),--lines $(LINES))
+
+.PHONY: kubeconfig
+kubeconfig: programs-quietly ## Print the path of the administrator's kubeconfig: export KUBECONFIG=$(make -s kubeconfig)
+	@$(E2E) kubeconfig
+
+.PHONY: cloud
+cloud: programs-quietly ## List what Terraform has made in the local cloud; an empty ledger means that nothing leaked
+	@$(E2E) cloud list
+
+.PHONY: requests
+requests: programs-quietly ## Count the requests that the API server answered, by who asked and how
+	@$(E2E) requests
+
+.PHONY: down
+down: programs-quietly ## End every process of the environment and forget its data (the logs stay)
+	@$(E2E) down
+
+##@ Develop
+
+.PHONY: build
+build: ## Build everything for release
+	$(CARGO) build --workspace --release --locked
+
+.PHONY: generate
+generate: ## Write crds/ from the code
+	$(CARGO) run --quiet --package capt-api --bin crdgen -- crds
+
+.PHONY: fmt
+fmt: ## Format the code
+	$(CARGO) fmt --all
+
+.PHONY: lint
+lint: $(DENY) ## Check format, lints and the dependency policy
+	$(CARGO) fmt --all --check
+	$(CARGO) clippy --workspace --all-targets --locked -- --deny warnings
+	$(DENY) --locked check bans licenses sources
+
+.PHONY: advisories
+advisories: $(DENY) ## Check the dependencies for known vulnerabilities (fetches the advisory database)
+	$(DENY) --locked check advisories
+
+##@ Test
+
+.PHONY: test
+test: lint test-generated test-unit test-e2e ## Everything that a change has to pass
+
+.PHONY: test-unit
+test-unit: ## Unit and property tests; needs nothing but Rust
+	$(CARGO) test --workspace --exclude capt-e2e --locked
+	$(CARGO) test --package capt-e2e --lib --bins --locked
+
+.PHONY: test-generated
+test-generated: ## Fail when crds/ differs from the code
+	$(CARGO) run --quiet --locked --package capt-api --bin crdgen -- crds --check
+
+.PHONY: test-e2e
+test-e2e: export ENV = test
+test-e2e: programs ## Tests on a real control plane of their own (T=name runs one file)
+	@$(CARGO) test --package capt-e2e --locked --no-run
+	@$(E2E) run -- $(CARGO) test --package capt-e2e --locked $(if $(T),--test $(T),--test '*')
+
+##@ Help
+
+.PHONY: help
+help: ## Show this
+	@awk 'BEGIN {FS = ":.*## "; printf "CAPT: Cluster API provider for EKS, by Terraform\n"} \
+	  /^##@/ {printf "\n%s\n", substr($$0, 5)} \
+	  /^[a-z0-9-]+:.*## / {printf "  %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+.PHONY: programs programs-quietly
+programs:
+	@$(CARGO) build --workspace --bins --locked
+programs-quietly:
+	@$(CARGO) build --workspace --bins --locked --quiet
+
+$(DENY):
+	$(CARGO) install cargo-deny --version $(DENY_VERSION) --locked --root $(CACHE)/cargo-deny-$(DENY_VERSION)

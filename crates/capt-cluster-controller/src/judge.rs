@@ -1,0 +1,292 @@
+//! How the VPC stands, judged from its apply.
+
+use capt_api::cluster::CaptClusterStatus;
+use capt_api::conditions::cluster::VpcReady;
+use capt_api::conditions::{self, Reason, workspace_apply};
+use capt_api::names::{finalizer, output, vpc_connection_secret};
+use capt_api::workspace::WorkspaceTemplateApplyStatus;
+use capt_api::{WorkspaceTemplateApply, conditions::bounded};
+use capt_runtime::error::Failure;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
+use kube::ResourceExt;
+
+use crate::network::{Network, network};
+use crate::observe::{Apply, FromSecret, Observed, Owner, vpc_id};
+
+/// The apply has not taken up its current spec yet; every word it says is about an earlier one.
+pub(crate) const PENDING: &str = "Pending";
+
+/// How the VPC stands, and why.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Judgement {
+    pub(crate) standing: Standing,
+    pub(crate) reason: VpcReady,
+    pub(crate) message: String,
+}
+
+/// What is going on.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Standing {
+    /// The VPC with this ID is as wished.
+    InPlace(String),
+    /// It is being worked on, against this clock.
+    Working(Clock),
+    /// It will be worked on when the Terraform provider gets to it. No clock: a long queue is nobody's failure.
+    Queueing,
+    /// Nothing happens, and that is no failure.
+    Idle,
+    /// Terraform fails and goes on trying, against the clock.
+    Failing,
+    /// Somebody must change something.
+    Refused,
+}
+
+/// Which of the deadlines runs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Clock {
+    Vpc,
+    Secret,
+}
+
+impl Judgement {
+    fn new(standing: Standing, reason: VpcReady, message: impl Into<String>) -> Self {
+        Self {
+            standing,
+            reason,
+            message: message.into(),
+        }
+    }
+
+    pub(crate) fn clock(&self) -> Option<Clock> {
+        match self.standing {
+            Standing::Working(clock) => Some(clock),
+            Standing::Failing => Some(Clock::Vpc),
+            _ => None,
+        }
+    }
+
+    pub(crate) fn has_failed(&self) -> bool {
+        matches!(self.standing, Standing::Failing | Standing::Refused)
+    }
+
+    /// The same after its deadline. What it waited for stays in the message.
+    pub(crate) fn too_late(self, clock: Clock) -> Self {
+        let (reason, what) = match clock {
+            Clock::Vpc => (VpcReady::VpcReadyTimeout, "the VPC did not become ready in time"),
+            Clock::Secret => (VpcReady::SecretTimeout, "the VPC's ID did not become known in time"),
+        };
+        Self::new(Standing::Refused, reason, format!("{what}: {}", self.message))
+    }
+}
+
+/// A write that the API server refused for good.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Refusal {
+    reason: VpcReady,
+    message: String,
+}
+
+impl Refusal {
+    pub(crate) fn of(failure: &Failure) -> Self {
+        let reason = match failure {
+            Failure::OwnershipConflict { .. } => VpcReady::OwnershipConflict,
+            Failure::NamespaceTerminating { .. } => VpcReady::NamespaceTerminating,
+            // Everything in the apply stems from this object's spec.
+            Failure::Invalid { .. } => VpcReady::InvalidVpcConfig,
+            _ => VpcReady::VpcCreationFailed,
+        };
+        Self {
+            reason,
+            message: failure.to_string(),
+        }
+    }
+}
+
+/// How the VPC of an object that is not being deleted stands.
+pub(crate) fn judge(seen: &Observed) -> Judgement {
+    use Standing::{Failing, Idle, Refused, Working};
+    match &seen.owner {
+        Owner::Unnamed => {
+            return Judgement::new(
+                Idle,
+                VpcReady::WaitingForCluster,
+                "waiting for a Cluster that names this object in spec.infrastructureRef",
+            );
+        }
+        Owner::Unseen(name) => {
+            return Judgement::new(
+                Idle,
+                VpcReady::WaitingForCluster,
+                format!("the Cluster {name}, which owns this object, is not there"),
+            );
+        }
+        Owner::Present(_) => {}
+    }
+    let name = seen.apply_name();
+    let own_namespace = seen.capt_cluster.metadata.namespace.as_deref().unwrap_or_default();
+    match network(&seen.capt_cluster.spec, own_namespace, seen.settings.allow_cross_namespace) {
+        Err(invalid) => return Judgement::new(Refused, invalid.reason, invalid.message),
+        Ok(Network::Existing(id)) => {
+            let mut message = format!("the existing VPC {id} is used");
+            if matches!(seen.apply, Apply::Ours(_)) {
+                message.push_str(&format!(
+                    "; WorkspaceTemplateApply {name} of the VPC made before stays until this object is deleted"
+                ));
+            }
+            return Judgement::new(Standing::InPlace(id.to_owned()), VpcReady::ExistingVpcUsed, message);
+        }
+        Ok(Network::Template(_)) => {}
+    }
+    if let Some(Refusal { reason, message }) = &seen.refusal {
+        let standing = if *reason == VpcReady::NamespaceTerminating { Idle } else { Refused };
+        return Judgement::new(standing, *reason, message.clone());
+    }
+    match &seen.apply {
+        Apply::Absent => Judgement::new(
+            Working(Clock::Vpc),
+            VpcReady::VpcCreating,
+            format!("WorkspaceTemplateApply {name} is being made"),
+        ),
+        Apply::Unreadable(why) => Judgement::new(
+            Failing,
+            VpcReady::VpcCreationFailed,
+            format!("WorkspaceTemplateApply {name} cannot be read: {why}"),
+        ),
+        Apply::Foreign { deleting: true } => Judgement::new(
+            Working(Clock::Vpc),
+            VpcReady::VpcCreating,
+            format!("waiting until an earlier WorkspaceTemplateApply {name}, which is being deleted, has gone"),
+        ),
+        Apply::Foreign { deleting: false } => Judgement::new(
+            Refused,
+            VpcReady::OwnershipConflict,
+            format!(
+                "WorkspaceTemplateApply {name} exists and was not made for this CAPTCluster; \
+                 delete it, or give the CAPTCluster another name"
+            ),
+        ),
+        Apply::Ours(apply) => judge_apply(seen, apply, &name),
+    }
+}
+
+fn judge_apply(seen: &Observed, apply: &WorkspaceTemplateApply, name: &str) -> Judgement {
+    use Standing::{Failing, Idle, Queueing, Refused, Working};
+    if apply.metadata.deletion_timestamp.is_some() {
+        let held = apply.finalizers().iter().any(|present| present == finalizer::CAPT_CLUSTER_HOLD);
+        let message = if held {
+            format!(
+                "WorkspaceTemplateApply {name} is being deleted; it is held, so the VPC is not destroyed, but changes do \
+                 not reach it any more. To go back, remove all finalizers from it: it is made anew and takes the VPC over"
+            )
+        } else {
+            format!("WorkspaceTemplateApply {name} is being deleted, and the VPC with it; it is made anew when it has gone")
+        };
+        return Judgement::new(Idle, VpcReady::ApplyDeleted, message);
+    }
+    if apply.is_ready() {
+        return judge_ready(seen, apply, name);
+    }
+    let Some((told, ready)) = current_word(apply) else {
+        return Judgement::new(
+            Working(Clock::Vpc),
+            VpcReady::VpcCreating,
+            format!("WorkspaceTemplateApply {name} has not taken up its spec yet"),
+        );
+    };
+    let waiting = conditions::find(&told.conditions, workspace_apply::Waiting::TYPE).filter(|waiting| waiting.status == "True");
+    if let Some(waiting) = waiting {
+        let reason = match waiting.reason.as_str() {
+            "WaitingForTemplate" => VpcReady::WaitingForTemplate,
+            _ => VpcReady::VpcCreating,
+        };
+        return Judgement::new(Working(Clock::Vpc), reason, said(name, waiting));
+    }
+    let (standing, reason) = match ready.reason.as_str() {
+        "WaitingForProvider" => (Queueing, VpcReady::WaitingForProvider),
+        "WorkspacePaused" => (Idle, VpcReady::WorkspacePaused),
+        "TerraformFailed" => (Failing, VpcReady::VpcCreationFailed),
+        "CreateInterrupted" => (Failing, VpcReady::CreateInterrupted),
+        "StateLocked" => (Failing, VpcReady::StateLocked),
+        "InvalidTemplate" => (Refused, VpcReady::InvalidTemplate),
+        "UnsafeVariable" => (Refused, VpcReady::UnsafeVariable),
+        "UnresolvedVariable" => (Refused, VpcReady::UnresolvedVariable),
+        "CrossNamespaceReference" => (Refused, VpcReady::CrossNamespaceTemplate),
+        "OwnershipConflict" => (Refused, VpcReady::OwnershipConflict),
+        "NamespaceTerminating" => (Idle, VpcReady::NamespaceTerminating),
+        _ => (Working(Clock::Vpc), VpcReady::VpcCreating),
+    };
+    Judgement::new(standing, reason, said(name, ready))
+}
+
+fn judge_ready(seen: &Observed, apply: &WorkspaceTemplateApply, name: &str) -> Judgement {
+    let told = apply.status.as_ref().and_then(|status| vpc_id(status.outputs.get(output::VPC_ID)));
+    let id = told.or_else(|| match &seen.secret {
+        FromSecret::Read(id) => id.clone(),
+        FromSecret::NotRead => seen.before().vpc_id,
+    });
+    match id {
+        Some(id) => {
+            let message = format!("Terraform has made the VPC {id}");
+            Judgement::new(Standing::InPlace(id), VpcReady::VpcCreated, message)
+        }
+        None => Judgement::new(
+            Standing::Working(Clock::Secret),
+            VpcReady::WaitingForVpcId,
+            format!(
+                "WorkspaceTemplateApply {name} is ready, but neither its outputs nor the Secret {} tell the VPC's ID; \
+                 the template needs an output {}",
+                vpc_connection_secret(&seen.capt_cluster.name_any()),
+                output::VPC_ID
+            ),
+        ),
+    }
+}
+
+/// What the apply says of its current spec.
+fn current_word(apply: &WorkspaceTemplateApply) -> Option<(&WorkspaceTemplateApplyStatus, &Condition)> {
+    let generation = apply.metadata.generation;
+    let told = apply.status.as_ref().filter(|told| told.observed_generation == generation)?;
+    let ready = conditions::find(&told.conditions, workspace_apply::Ready::TYPE)?;
+    (ready.observed_generation == generation).then_some((told, ready))
+}
+
+/// The apply's state as one word.
+pub(crate) fn state(apply: &WorkspaceTemplateApply) -> String {
+    current_word(apply).map_or_else(|| PENDING.to_owned(), |(_, ready)| ready.reason.clone())
+}
+
+/// The words with which an apply tells of a failure.
+fn is_failure(state: &str) -> bool {
+    matches!(
+        state,
+        "TerraformFailed"
+            | "CreateInterrupted"
+            | "StateLocked"
+            | "InvalidTemplate"
+            | "UnsafeVariable"
+            | "UnresolvedVariable"
+            | "CrossNamespaceReference"
+            | "OwnershipConflict"
+    )
+}
+
+/// Whether another revision is being tried than the one that the status speaks of, so that the clock starts anew: the
+/// change that mends a failure must have its own time.
+pub(crate) fn is_new_attempt(before: &CaptClusterStatus, apply: &WorkspaceTemplateApply) -> bool {
+    let Some(before) = &before.workspace_template_status else {
+        return false;
+    };
+    let (was, is) = (before.state.as_deref().unwrap_or_default(), state(apply));
+    let failed = apply.status.as_ref().and_then(|told| told.last_failed_revision.as_ref());
+    (is == PENDING && was != PENDING)
+        || (is_failure(was) && !is_failure(&is))
+        || (before.last_failed_revision.is_some() && failed.is_some() && failed != before.last_failed_revision.as_ref())
+}
+
+/// The apply's own words, with its name.
+fn said(name: &str, condition: &Condition) -> String {
+    if condition.message.is_empty() {
+        return format!("WorkspaceTemplateApply {name}: {}", condition.reason);
+    }
+    bounded(&format!("WorkspaceTemplateApply {name}: {}", condition.message))
+}

@@ -1,0 +1,18 @@
+//! capt-cluster-controller: CAPTClusters get their VPC, and Cluster API learns when the infrastructure is ready.
+//!
+//! A pass reads (`observe`), decides without any input but what was read (`plan`, with `network`, `judge`, `wish` and
+//! `report` as its parts) and then writes (`act`). `hold` looks after the applies whose CAPTCluster is gone.
+
+mod act;
+mod controller;
+mod hold;
+mod judge;
+mod network;
+mod observe;
+mod plan;
+mod rbac;
+mod report;
+mod wish;
+
+pub use controller::{Args, run};
+pub use rbac::{EVERYWHERE, OWN_NAMESPACE};

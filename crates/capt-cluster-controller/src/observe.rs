@@ -1,0 +1,335 @@
+//! Reads everything that a plan is made from.
+//!
+//! Caches are enough to build with: whatever they lack yet is noticed by the API server when it is written. To destroy
+//! takes more. An absence in a cache may only mean "not seen yet", so a deletion asks the API server itself whether a
+//! control plane, the apply or a paused Cluster is there.
+
+use std::sync::Arc;
+
+use capt_api::cluster::CaptClusterStatus;
+use capt_api::external::cluster::ClusterOwner;
+use capt_api::names::{annotation, finalizer, label, output, vpc_apply_name, vpc_connection_secret};
+use capt_api::{CaptCluster, CaptControlPlane, Cluster, WorkspaceTemplateApply};
+use capt_runtime::apply::{Objects, is_ours};
+use capt_runtime::cache::{Cache, Found, Index};
+use capt_runtime::error::Failure;
+use capt_runtime::key::Key;
+use capt_runtime::scope::{has_paused_annotation, is_externally_managed};
+use jiff::SignedDuration;
+use k8s_openapi::api::core::v1::Secret;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use kube::ResourceExt;
+use kube::core::PartialObjectMeta;
+
+use crate::judge::Refusal;
+
+/// Of a control plane only its existence matters here.
+pub(crate) type ControlPlaneMeta = PartialObjectMeta<CaptControlPlane>;
+
+/// Everything that a plan is made from.
+#[derive(Debug, Clone)]
+pub(crate) struct Observed {
+    pub(crate) capt_cluster: Arc<CaptCluster>,
+    pub(crate) owner: Owner,
+    pub(crate) apply: Apply,
+    pub(crate) secret: FromSecret,
+    /// The control planes of this Cluster. Only a deletion asks for them.
+    pub(crate) control_planes: Vec<String>,
+    /// What the API server answered to the write of this very pass, when it refused it for good.
+    pub(crate) refusal: Option<Refusal>,
+    pub(crate) settings: Settings,
+}
+
+/// What the operator of CAPT decided.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Settings {
+    pub(crate) allow_cross_namespace: bool,
+    pub(crate) clear_cluster_failures: bool,
+    pub(crate) vpc_ready_timeout: SignedDuration,
+    pub(crate) secret_timeout: SignedDuration,
+    pub(crate) deletion_timeout: SignedDuration,
+}
+
+/// The Cluster that the object belongs to.
+#[derive(Debug, Clone)]
+pub(crate) enum Owner {
+    /// Cluster API has not written an owner into the object yet.
+    Unnamed,
+    /// The owner is named, but there is no Cluster of that name and UID.
+    Unseen(String),
+    Present(Arc<Cluster>),
+}
+
+/// What stands under the name of the VPC's apply.
+#[derive(Debug, Clone)]
+pub(crate) enum Apply {
+    Absent,
+    Unreadable(Arc<str>),
+    /// Made by or for somebody else.
+    Foreign { deleting: bool },
+    Ours(Arc<WorkspaceTemplateApply>),
+}
+
+/// What the connection secret says about the VPC's ID.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum FromSecret {
+    /// It was not asked, because the ID is known.
+    NotRead,
+    Read(Option<String>),
+}
+
+impl Observed {
+    pub(crate) fn is_being_deleted(&self) -> bool {
+        self.capt_cluster.metadata.deletion_timestamp.is_some()
+    }
+
+    pub(crate) fn has_finalizer(&self) -> bool {
+        self.capt_cluster.finalizers().iter().any(|present| present == finalizer::CAPT_CLUSTER)
+    }
+
+    /// The object is somebody else's business: another management cluster's, to which it was moved, or that of
+    /// whatever manages the infrastructure instead of us.
+    pub(crate) fn is_hands_off(&self) -> bool {
+        let metadata = &self.capt_cluster.metadata;
+        is_being_moved(metadata) || is_externally_managed(metadata)
+    }
+
+    /// Why nothing may be done for now.
+    pub(crate) fn paused(&self) -> Option<String> {
+        if has_paused_annotation(&self.capt_cluster.metadata) {
+            return Some(format!("the annotation {} is set", annotation::PAUSED));
+        }
+        match &self.owner {
+            Owner::Present(cluster) if cluster.spec.paused == Some(true) => {
+                Some(format!("spec.paused of the Cluster {} is set", cluster.name_any()))
+            }
+            _ => None,
+        }
+    }
+
+    /// The status as it stands.
+    pub(crate) fn before(&self) -> CaptClusterStatus {
+        self.capt_cluster.status.clone().unwrap_or_default()
+    }
+
+    /// The name of the VPC's apply, as it stands in messages.
+    pub(crate) fn apply_name(&self) -> String {
+        vpc_apply_name(&self.capt_cluster.name_any())
+    }
+}
+
+/// The object is deleted here only because it lives on elsewhere.
+pub(crate) fn is_being_moved(metadata: &ObjectMeta) -> bool {
+    metadata.annotations.as_ref().is_some_and(|all| all.contains_key(annotation::DELETE_FOR_MOVE))
+}
+
+/// The key of the VPC's apply.
+pub(crate) fn apply_key(capt_cluster: &CaptCluster) -> Key {
+    let namespace = capt_cluster.metadata.namespace.as_deref().unwrap_or_default();
+    Key::namespaced(namespace, &vpc_apply_name(&capt_cluster.name_any()))
+}
+
+/// The key of the Cluster that a CAPTCluster or a control plane belongs to. Where the owner was taken out of the object,
+/// the label that Cluster API wrote beside it still tells the name.
+pub(crate) fn cluster_key(metadata: &ObjectMeta) -> Option<Key> {
+    let labelled = || metadata.labels.as_ref()?.get(label::CLUSTER_NAME).map(String::as_str);
+    let name = ClusterOwner::of(metadata).map(|owner| owner.name).or_else(labelled)?;
+    Some(Key::namespaced(metadata.namespace.as_deref().unwrap_or_default(), name))
+}
+
+/// Where observations come from.
+pub(crate) trait Sources: Sync {
+    fn capt_cluster(&self, key: &Key) -> Option<Arc<CaptCluster>>;
+    fn cluster(&self, key: &Key) -> Option<Arc<Cluster>>;
+    fn apply(&self, key: &Key) -> Found<WorkspaceTemplateApply>;
+    /// The control planes that name this Cluster.
+    fn control_planes(&self, cluster: &Key) -> Vec<Arc<ControlPlaneMeta>>;
+
+    fn live_cluster(&self, key: &Key) -> impl Future<Output = Result<Option<Cluster>, Failure>> + Send;
+    fn live_apply(&self, key: &Key) -> impl Future<Output = Result<Option<WorkspaceTemplateApply>, Failure>> + Send;
+    fn live_control_planes(
+        &self,
+        namespace: &str,
+    ) -> impl Future<Output = Result<Vec<ControlPlaneMeta>, Failure>> + Send;
+    /// The key `vpc_id` of this Secret, read by name.
+    fn vpc_id_in_secret(&self, secret: &Key) -> impl Future<Output = Result<Option<String>, Failure>> + Send;
+}
+
+/// Everything about the object under this key; `None` when there is none.
+pub(crate) async fn observe(
+    sources: &impl Sources,
+    settings: Settings,
+    key: &Key,
+) -> Result<Option<Observed>, Failure> {
+    let Some(capt_cluster) = sources.capt_cluster(key) else {
+        return Ok(None);
+    };
+    let owner = owner(sources, &capt_cluster).await?;
+    let mut seen = Observed {
+        apply: Apply::of(sources.apply(&apply_key(&capt_cluster)), &capt_cluster),
+        capt_cluster,
+        owner,
+        secret: FromSecret::NotRead,
+        control_planes: Vec::new(),
+        refusal: None,
+        settings,
+    };
+    if seen.is_hands_off() || seen.paused().is_some() {
+        return Ok(Some(seen));
+    }
+    if !seen.is_being_deleted() {
+        if asks_the_secret(&seen) {
+            let namespace = key.namespace().unwrap_or_default();
+            let secret = Key::namespaced(namespace, &vpc_connection_secret(key.name()));
+            seen.secret = FromSecret::Read(sources.vpc_id_in_secret(&secret).await?);
+        }
+    } else if seen.has_finalizer() {
+        seen.control_planes = control_planes(sources, &seen.capt_cluster).await?;
+        if matches!(seen.apply, Apply::Absent | Apply::Foreign { .. }) {
+            let live = sources.live_apply(&apply_key(&seen.capt_cluster)).await?;
+            seen.apply = Apply::of(live.map_or(Found::Absent, |live| Found::Present(Arc::new(live))), &seen.capt_cluster);
+        }
+    }
+    Ok(Some(seen))
+}
+
+async fn owner(sources: &impl Sources, capt_cluster: &CaptCluster) -> Result<Owner, Failure> {
+    let Some(owner) = ClusterOwner::of(&capt_cluster.metadata) else {
+        return Ok(Owner::Unnamed);
+    };
+    let key = Key::namespaced(capt_cluster.metadata.namespace.as_deref().unwrap_or_default(), owner.name);
+    let is_owner = |cluster: &Cluster| cluster.metadata.uid.as_deref() == Some(owner.uid);
+    if let Some(cluster) = sources.cluster(&key).filter(|cluster| is_owner(cluster)) {
+        return Ok(Owner::Present(cluster));
+    }
+    // A paused Cluster that the cache has not brought yet must not be taken for one that does not forbid anything.
+    if capt_cluster.metadata.deletion_timestamp.is_some()
+        && let Some(cluster) = sources.live_cluster(&key).await?.filter(is_owner)
+    {
+        return Ok(Owner::Present(Arc::new(cluster)));
+    }
+    Ok(Owner::Unseen(owner.name.to_owned()))
+}
+
+impl Apply {
+    pub(crate) fn of(found: Found<WorkspaceTemplateApply>, capt_cluster: &CaptCluster) -> Self {
+        match found {
+            Found::Absent => Self::Absent,
+            Found::Unreadable(why) => Self::Unreadable(why),
+            Found::Present(apply) => {
+                let uid = capt_cluster.metadata.uid.as_deref().unwrap_or_default();
+                if is_ours(&apply.metadata, uid) {
+                    Self::Ours(apply)
+                } else {
+                    Self::Foreign {
+                        deleting: apply.metadata.deletion_timestamp.is_some(),
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// The names of the control planes that belong to the same Cluster: first those that the cache knows, and when it knows
+/// none, those that the API server has.
+async fn control_planes(sources: &impl Sources, capt_cluster: &CaptCluster) -> Result<Vec<String>, Failure> {
+    let Some(cluster) = cluster_key(&capt_cluster.metadata) else {
+        return Ok(Vec::new());
+    };
+    let uid = ClusterOwner::of(&capt_cluster.metadata).map(|owner| owner.uid);
+    let belongs = |control_plane: &ControlPlaneMeta| {
+        cluster_key(&control_plane.metadata).as_ref() == Some(&cluster)
+            && match (ClusterOwner::of(&control_plane.metadata), uid) {
+                (Some(owner), Some(uid)) => owner.uid == uid,
+                // One that Cluster API has not taken up yet has made nothing; it counts only where nothing better than
+                // the name is known.
+                (None, Some(_)) => false,
+                (_, None) => true,
+            }
+    };
+    let cached = sources.control_planes(&cluster);
+    let mut names: Vec<String> = cached.iter().filter(|meta| belongs(meta)).map(|meta| meta.name_any()).collect();
+    if names.is_empty() {
+        let live = sources.live_control_planes(cluster.namespace().unwrap_or_default()).await?;
+        names = live.iter().filter(|meta| belongs(meta)).map(ResourceExt::name_any).collect();
+    }
+    names.sort();
+    Ok(names)
+}
+
+/// Whether the VPC's ID must be looked up in the connection secret: the apply is ready, no output tells the ID, and what
+/// the status says stems from another revision. Terraform writes the secret before the apply becomes ready, so one look
+/// per revision finds it; while the ID is missing, every pass looks.
+fn asks_the_secret(seen: &Observed) -> bool {
+    let Apply::Ours(apply) = &seen.apply else { return false };
+    let Some(told) = apply.status.as_ref().filter(|_| apply.is_ready()) else {
+        return false;
+    };
+    if seen.capt_cluster.spec.vpc_template_ref.is_none() || vpc_id(told.outputs.get(output::VPC_ID)).is_some() {
+        return false;
+    }
+    let before = seen.before();
+    let read_from = before.workspace_template_status.and_then(|told| told.last_applied_revision);
+    before.vpc_id.is_none()
+        || before.waiting_since.is_some_and(|since| since.secret.is_some())
+        || told.last_applied_revision.is_none()
+        || told.last_applied_revision != read_from
+}
+
+/// Longer texts do not fit into the status, and are no ID.
+const MAX_VPC_ID: usize = 253;
+
+/// A VPC's ID as Terraform tells it; `null` stands for an output without a value.
+pub(crate) fn vpc_id(text: Option<&String>) -> Option<String> {
+    let id = text?.trim();
+    (!id.is_empty() && id != "null" && id.len() <= MAX_VPC_ID).then(|| id.to_owned())
+}
+
+/// The real sources: caches, and the API server.
+#[derive(Debug)]
+pub(crate) struct Reads {
+    pub(crate) capt_clusters: Cache<CaptCluster>,
+    pub(crate) clusters: Cache<Cluster>,
+    pub(crate) applies: Cache<WorkspaceTemplateApply>,
+    pub(crate) control_planes: Index<ControlPlaneMeta, Key>,
+    pub(crate) live_clusters: Objects<Cluster>,
+    pub(crate) live_applies: Objects<WorkspaceTemplateApply>,
+    pub(crate) live_control_planes: Objects<ControlPlaneMeta>,
+    pub(crate) secrets: Objects<Secret>,
+}
+
+impl Sources for Reads {
+    fn capt_cluster(&self, key: &Key) -> Option<Arc<CaptCluster>> {
+        self.capt_clusters.get(key)
+    }
+
+    fn cluster(&self, key: &Key) -> Option<Arc<Cluster>> {
+        self.clusters.get(key)
+    }
+
+    fn apply(&self, key: &Key) -> Found<WorkspaceTemplateApply> {
+        self.applies.find(key)
+    }
+
+    fn control_planes(&self, cluster: &Key) -> Vec<Arc<ControlPlaneMeta>> {
+        self.control_planes.get(cluster)
+    }
+
+    async fn live_cluster(&self, key: &Key) -> Result<Option<Cluster>, Failure> {
+        self.live_clusters.live(key.namespace(), key.name()).await
+    }
+
+    async fn live_apply(&self, key: &Key) -> Result<Option<WorkspaceTemplateApply>, Failure> {
+        self.live_applies.live(key.namespace(), key.name()).await
+    }
+
+    async fn live_control_planes(&self, namespace: &str) -> Result<Vec<ControlPlaneMeta>, Failure> {
+        self.live_control_planes.live_list(Some(namespace), None).await
+    }
+
+    async fn vpc_id_in_secret(&self, secret: &Key) -> Result<Option<String>, Failure> {
+        let secret = self.secrets.live(secret.namespace(), secret.name()).await?;
+        let value = secret.and_then(|secret| secret.data?.remove(output::VPC_ID));
+        Ok(vpc_id(value.and_then(|value| String::from_utf8(value.0).ok()).as_ref()))
+    }
+}

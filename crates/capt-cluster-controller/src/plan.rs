@@ -1,0 +1,316 @@
+//! What to do next for a CAPTCluster, and what to say about it. No client, no clock, no randomness.
+
+use capt_api::cluster::{CaptClusterStatus, CaptClusterWaits};
+use capt_api::conditions::cluster::Deleting;
+use capt_api::conditions::{self, Reason, State, bounded, workspace_apply};
+use capt_api::names::{INFRASTRUCTURE_GROUP, finalizer, output};
+use capt_api::WorkspaceTemplateApply;
+use capt_runtime::controller::Wake;
+use jiff::{SignedDuration, Timestamp};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use kube::ResourceExt;
+
+use crate::judge::{Clock, Judgement, is_new_attempt, judge};
+use crate::network::{Network, network};
+use crate::observe::{Apply, Observed, Owner, vpc_id};
+use crate::report;
+use crate::wish::{Wish, wish};
+
+/// What a pass does.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct Plan {
+    pub(crate) step: Step,
+    /// `None` leaves the status as it is.
+    pub(crate) status: Option<CaptClusterStatus>,
+    /// Whether the Cluster still shows a failure of this object that is over.
+    pub(crate) clear_cluster_failure: bool,
+    pub(crate) wake: Wake,
+}
+
+/// The next write.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) enum Step {
+    Nothing,
+    AddFinalizer,
+    CreateApply(Box<WorkspaceTemplateApply>),
+    /// Put the hold back on the apply.
+    HoldApply,
+    /// Put the ownerReference back on the apply.
+    AdoptApply,
+    ChangeApply(Box<Wish>),
+    /// Say on the apply whether the VPC is to be kept when it goes.
+    RetainApply(bool),
+    DeleteApply,
+    /// Allow the destruction of the VPC.
+    ReleaseHold,
+    /// Everything is gone; let the object go too.
+    RemoveFinalizer,
+}
+
+impl Plan {
+    fn nothing() -> Self {
+        Self {
+            step: Step::Nothing,
+            status: None,
+            clear_cluster_failure: false,
+            wake: Wake::OnEvent,
+        }
+    }
+}
+
+pub(crate) fn plan(seen: &Observed, now: Timestamp) -> Plan {
+    if seen.is_hands_off() {
+        return Plan::nothing();
+    }
+    if let Some(why) = seen.paused() {
+        // An object that is going and that we do not hold is not ours to write on.
+        if seen.is_being_deleted() && !seen.has_finalizer() {
+            return Plan::nothing();
+        }
+        return Plan {
+            status: Some(report::paused(seen, &why, now)),
+            ..Plan::nothing()
+        };
+    }
+    match (seen.is_being_deleted(), seen.has_finalizer()) {
+        (false, _) => creation(seen, now),
+        (true, true) => deletion(seen, now),
+        // Nothing was ever made, or everything is gone.
+        (true, false) => Plan::nothing(),
+    }
+}
+
+fn creation(seen: &Observed, now: Timestamp) -> Plan {
+    let judged = judge(seen);
+    let (judged, waits, wake) = against_the_clock(seen, judged, now);
+    let status = report::living(seen, &judged, waits, now);
+    Plan {
+        step: building_step(seen),
+        clear_cluster_failure: leaves_a_failure_behind(seen, &status),
+        status: Some(status),
+        wake,
+    }
+}
+
+/// The next write towards the wished VPC.
+fn building_step(seen: &Observed) -> Step {
+    let Owner::Present(cluster) = &seen.owner else {
+        return Step::Nothing;
+    };
+    if !seen.has_finalizer() {
+        return Step::AddFinalizer;
+    }
+    let capt_cluster = &*seen.capt_cluster;
+    let own_namespace = capt_cluster.metadata.namespace.as_deref().unwrap_or_default();
+    let allow = seen.settings.allow_cross_namespace;
+    let Ok(Network::Template(template)) = network(&capt_cluster.spec, own_namespace, allow) else {
+        return Step::Nothing;
+    };
+    if seen.refusal.is_some() {
+        return Step::Nothing;
+    }
+    let wish = wish(capt_cluster, template, &cluster.name_any());
+    match &seen.apply {
+        Apply::Absent => Step::CreateApply(Box::new(wish.into_apply(capt_cluster))),
+        // Frozen until it has gone.
+        Apply::Ours(apply) if apply.metadata.deletion_timestamp.is_some() => Step::Nothing,
+        Apply::Ours(apply) if !is_held(apply) => Step::HoldApply,
+        Apply::Ours(apply) if !has_controller(apply) => Step::AdoptApply,
+        Apply::Ours(apply) if !wish.is_met_by(apply) => Step::ChangeApply(Box::new(wish)),
+        Apply::Ours(_) | Apply::Foreign { .. } | Apply::Unreadable(_) => Step::Nothing,
+    }
+}
+
+/// Starts, keeps and ends the clocks; a deadline that has passed turns the judgement.
+fn against_the_clock(seen: &Observed, judged: Judgement, now: Timestamp) -> (Judgement, CaptClusterWaits, Wake) {
+    let mut waits = CaptClusterWaits::default();
+    let Some(clock) = judged.clock() else {
+        return (judged, waits, Wake::OnEvent);
+    };
+    let before = seen.before();
+    let recorded = before.waiting_since.clone().unwrap_or_default();
+    let was_paused = conditions::is_true(&before.conditions, "Paused");
+    let timeouts = seen.capt_cluster.spec.timeouts.clone().unwrap_or_default();
+    let (recorded, timeout, starts_anew) = match clock {
+        Clock::Vpc => {
+            let new_attempt = matches!(&seen.apply, Apply::Ours(apply) if is_new_attempt(&before, apply));
+            (recorded.vpc, limit(timeouts.vpc_ready_timeout, seen.settings.vpc_ready_timeout), new_attempt)
+        }
+        Clock::Secret => (recorded.secret, limit(timeouts.secret_timeout, seen.settings.secret_timeout), false),
+    };
+    // Nothing could be done during a pause, so it does not count.
+    let since = recorded.filter(|_| !starts_anew && !was_paused).unwrap_or_else(|| Time(whole_seconds(now)));
+    let deadline = later(since.0, timeout);
+    let mut wake = if deadline > now { Some(deadline) } else { None };
+    match clock {
+        Clock::Vpc => waits.vpc = Some(since),
+        Clock::Secret => {
+            let look = next_look(since.0, now);
+            wake = Some(wake.map_or(look, |deadline| deadline.min(look)));
+            waits.secret = Some(since);
+        }
+    }
+    let judged = if deadline > now { judged } else { judged.too_late(clock) };
+    (judged, waits, wake.map_or(Wake::OnEvent, Wake::At))
+}
+
+/// When to look into the connection secret again. It cannot be watched without the right to read every Secret, and it is
+/// complete when the apply is ready; this finds one that was put right by hand. The wait doubles, as after an error.
+fn next_look(since: Timestamp, now: Timestamp) -> Timestamp {
+    const FIRST: SignedDuration = SignedDuration::from_secs(5);
+    const LONGEST: SignedDuration = SignedDuration::from_mins(10);
+    later(now, now.duration_since(since).clamp(FIRST, LONGEST))
+}
+
+fn deletion(seen: &Observed, now: Timestamp) -> Plan {
+    let (step, waiting_for) = destroying_step(seen);
+    if step == Step::RemoveFinalizer {
+        // The object is gone with it; there is nothing left to report on.
+        return Plan {
+            step,
+            ..Plan::nothing()
+        };
+    }
+    let before = seen.before();
+    let was_paused = conditions::is_true(&before.conditions, "Paused");
+    let recorded = before.waiting_since.clone().and_then(|since| since.deletion);
+    let asked = seen.capt_cluster.metadata.deletion_timestamp.clone();
+    let since = if was_paused { None } else { recorded.or(asked) }.unwrap_or_else(|| Time(whole_seconds(now)));
+    let timeouts = seen.capt_cluster.spec.timeouts.clone().unwrap_or_default();
+    let deadline = later(since.0, limit(timeouts.deletion_timeout, seen.settings.deletion_timeout));
+    let (deleting, wake) = if deadline > now {
+        (waiting_for, Wake::At(deadline))
+    } else {
+        let message = format!("the deletion takes longer than it should, and goes on: {}", waiting_for.message);
+        (State::yes(Deleting::DeletionTimeout, message), Wake::OnEvent)
+    };
+    let waits = CaptClusterWaits {
+        deletion: Some(since),
+        ..CaptClusterWaits::default()
+    };
+    let status = report::deleting(seen, deleting, waits, now);
+    Plan {
+        step,
+        clear_cluster_failure: leaves_a_failure_behind(seen, &status),
+        status: Some(status),
+        wake,
+    }
+}
+
+/// The next write of a deletion, and what it waits for. Each step is taken only from an object that shows the one before
+/// it, so that a crash in between is the same as a fresh start.
+fn destroying_step(seen: &Observed) -> (Step, State<Deleting>) {
+    let name = seen.apply_name();
+    if !seen.control_planes.is_empty() {
+        let message = format!(
+            "the VPC stays until the control planes of the Cluster are gone: {}",
+            seen.control_planes.join(", ")
+        );
+        return (Step::Nothing, State::yes(Deleting::WaitingForControlPlane, message));
+    }
+    let waiting = |message: String| State::yes(Deleting::WaitingForWorkspace, message);
+    match &seen.apply {
+        // Of an apply that is not ours nothing is ours to destroy.
+        Apply::Absent | Apply::Foreign { .. } => {
+            (Step::RemoveFinalizer, waiting("everything is gone".to_owned()))
+        }
+        Apply::Unreadable(why) => {
+            (Step::Nothing, waiting(format!("WorkspaceTemplateApply {name} cannot be read: {why}")))
+        }
+        Apply::Ours(apply) => {
+            let retain = keeps_the_vpc(seen, apply);
+            let step = if apply.spec.retain_workspace_on_delete.unwrap_or_default() != retain {
+                Step::RetainApply(retain)
+            } else if apply.metadata.deletion_timestamp.is_none() {
+                Step::DeleteApply
+            } else if is_held(apply) {
+                Step::ReleaseHold
+            } else {
+                Step::Nothing
+            };
+            (step, waiting_for_apply(apply, &name, retain))
+        }
+    }
+}
+
+/// Whether the VPC outlives this object: as the spec says, and always when the object now only uses it as an existing
+/// one, which is promised never to be deleted.
+fn keeps_the_vpc(seen: &Observed, apply: &WorkspaceTemplateApply) -> bool {
+    let spec = &seen.capt_cluster.spec;
+    let made = apply.status.as_ref().and_then(|status| vpc_id(status.outputs.get(output::VPC_ID)));
+    let used = spec.existing_vpc_id.as_ref().is_some_and(|used| made.as_ref().is_none_or(|made| made == used));
+    used || spec.retain_vpc_on_delete == Some(true)
+}
+
+fn waiting_for_apply(apply: &WorkspaceTemplateApply, name: &str, retain: bool) -> State<Deleting> {
+    let told = apply
+        .status
+        .as_ref()
+        .and_then(|status| conditions::find(&status.conditions, workspace_apply::Deleting::TYPE))
+        .filter(|told| told.status == "True" && told.reason != "Held" && !told.message.is_empty());
+    let reason = match told.map(|told| told.reason.as_str()) {
+        Some("DestroyFailed") => Deleting::DestroyFailed,
+        Some("CreateInterrupted") => Deleting::CreateInterrupted,
+        Some("StateLocked") => Deleting::StateLocked,
+        _ if retain => Deleting::RetainingVpc,
+        _ => Deleting::WaitingForWorkspace,
+    };
+    let message = match told {
+        Some(told) => bounded(&format!("WorkspaceTemplateApply {name}: {}", told.message)),
+        None if retain => format!("the VPC is kept; waiting until WorkspaceTemplateApply {name} has let go of it"),
+        None => format!("the VPC is being destroyed; waiting until WorkspaceTemplateApply {name} has gone"),
+    };
+    State::yes(reason, message)
+}
+
+fn is_held(apply: &WorkspaceTemplateApply) -> bool {
+    apply.finalizers().iter().any(|present| present == finalizer::CAPT_CLUSTER_HOLD)
+}
+
+fn has_controller(apply: &WorkspaceTemplateApply) -> bool {
+    apply.owner_references().iter().any(|owner| owner.controller == Some(true))
+}
+
+/// Whether the Cluster shows a failure that this object had and has no longer. Cluster API copies failures and never
+/// clears them; it copies again for as long as our own status has one, so that must be gone first.
+fn leaves_a_failure_behind(seen: &Observed, status: &CaptClusterStatus) -> bool {
+    let Owner::Present(cluster) = &seen.owner else {
+        return false;
+    };
+    let before = seen.before();
+    let is_over = [&before, status].iter().all(|status| status.failure_reason.is_none() && status.failure_message.is_none());
+    let shown = (|| cluster.status.as_ref()?.deprecated.as_ref()?.v1beta1.as_ref()?.failure_message.as_deref())();
+    seen.settings.clear_cluster_failures
+        && is_over
+        && shown.is_some_and(|message| is_caused_by(message, &seen.capt_cluster.name_any()))
+}
+
+/// Cluster API's text names the object that a failure came from.
+fn is_caused_by(message: &str, name: &str) -> bool {
+    let source = message.strip_prefix("Failure detected from referenced resource ");
+    source.and_then(|source| source.split_once(", Kind=CAPTCluster with name ")).is_some_and(|(version, rest)| {
+        version.split_once('/').is_some_and(|(group, _)| group == INFRASTRUCTURE_GROUP)
+            && rest.strip_prefix(&format!("\"{name}\": ")).is_some()
+    })
+}
+
+/// Minutes of the object itself, else the flag.
+fn limit(minutes: Option<i32>, flag: SignedDuration) -> SignedDuration {
+    minutes.map_or(flag, |minutes| SignedDuration::from_mins(minutes.into()))
+}
+
+fn later(time: Timestamp, duration: SignedDuration) -> Timestamp {
+    time.checked_add(duration).unwrap_or(Timestamp::MAX)
+}
+
+/// The API server keeps whole seconds.
+fn whole_seconds(time: Timestamp) -> Timestamp {
+    Timestamp::from_second(time.as_second()).unwrap_or(time)
+}
+
+#[cfg(test)]
+mod crashes;
+#[cfg(test)]
+mod scene;
+#[cfg(test)]
+mod tests;

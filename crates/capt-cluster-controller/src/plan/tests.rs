@@ -1,0 +1,436 @@
+//! A row per transition, and what holds in every one of them.
+
+use capt_api::conditions::{Report, cluster::ClusterReport, find};
+use capt_runtime::error::{Failure, ObjectRef};
+use serde_json::{Value, json};
+
+use super::scene::*;
+use super::*;
+use crate::judge::Refusal;
+use crate::observe::FromSecret;
+
+/// The plan in one line: step, then status and reason of Ready, VPCReady, VPCCreating, VPCFailed, then what is special.
+fn told(plan: &Plan) -> String {
+    let mut words = vec![step_word(&plan.step).to_owned()];
+    let Some(status) = &plan.status else {
+        words.push("no report".into());
+        return words.join(" | ");
+    };
+    let word = |type_: &str| {
+        find(&status.conditions, type_).map(|condition| format!("{}/{}", &condition.status[..1], condition.reason))
+    };
+    for type_ in ["Ready", "VPCReady", "VPCCreating", "VPCFailed"] {
+        words.push(word(type_).unwrap_or_else(|| "-".into()));
+    }
+    for (type_, usual) in [("Deleting", "F/NotDeleting"), ("Paused", "F/NotPaused")] {
+        words.extend(word(type_).filter(|word| word != usual).map(|word| format!("{type_} {word}")));
+    }
+    words.extend(status.failure_reason.as_ref().map(|reason| format!("failure {reason}")));
+    if let Wake::At(time) = plan.wake {
+        words.push(format!("wake {}", time.as_second() - at(0).as_second()));
+    }
+    words.join(" | ")
+}
+
+fn step_word(step: &Step) -> &'static str {
+    match step {
+        Step::Nothing => "-",
+        Step::AddFinalizer => "AddFinalizer",
+        Step::CreateApply(_) => "CreateApply",
+        Step::HoldApply => "HoldApply",
+        Step::AdoptApply => "AdoptApply",
+        Step::ChangeApply(_) => "ChangeApply",
+        Step::RetainApply(true) => "RetainApply",
+        Step::RetainApply(false) => "DoNotRetainApply",
+        Step::DeleteApply => "DeleteApply",
+        Step::ReleaseHold => "ReleaseHold",
+        Step::RemoveFinalizer => "RemoveFinalizer",
+    }
+}
+
+fn message(plan: &Plan, type_: &str) -> String {
+    let status = plan.status.as_ref().expect("a report");
+    find(&status.conditions, type_).expect(type_).message.clone()
+}
+
+fn no_outputs() -> Value {
+    json!({})
+}
+
+/// Rows: what it is about, the scene, the second at which it is planned, and what comes out.
+fn rows() -> Vec<(&'static str, Scene, i64, &'static str)> {
+    let ready = |outputs: Value| says("True", "Available", "", outputs);
+    let unready = |reason: &str| says("False", reason, "m", no_outputs());
+    let existing = json!({"spec": {"vpcTemplateRef": null, "existingVpcId": "vpc-9"}});
+    vec![
+        // Before anything is done.
+        ("no owner yet", Scene::new().with(|seen| seen.owner = Owner::Unnamed), 0,
+            "- | F/WaitingForCluster | F/WaitingForCluster | F/NotStarted | F/NoFailure"),
+        ("the owner is not there", Scene::new().with(|seen| seen.owner = Owner::Unseen("demo".into())), 0,
+            "- | F/WaitingForCluster | F/WaitingForCluster | F/NotStarted | F/NoFailure"),
+        ("externally managed", Scene::new().capt_cluster(json!({"metadata": {"annotations": {"cluster.x-k8s.io/managed-by": ""}}})), 0,
+            "- | no report"),
+        ("moved elsewhere", Scene::new().deleting().capt_cluster(json!({"metadata": {"annotations": {"clusterctl.cluster.x-k8s.io/delete-for-move": ""}}})), 0,
+            "- | no report"),
+        ("paused by annotation", Scene::new().capt_cluster(json!({"metadata": {"annotations": {"cluster.x-k8s.io/paused": ""}}})), 0,
+            "- | - | - | - | - | Paused T/Paused"),
+        ("paused by its Cluster", Scene::new().cluster(json!({"spec": {"paused": true}})), 0,
+            "- | - | - | - | - | Paused T/Paused"),
+        ("paused while deleting", Scene::new().deleting().cluster(json!({"spec": {"paused": true}})).apply(json!({})), 0,
+            "- | - | - | - | - | Deleting T/Paused | Paused T/Paused"),
+        ("the finalizer comes first", Scene::new().capt_cluster(json!({"metadata": {"finalizers": null}})), 0,
+            "AddFinalizer | F/VPCCreating | F/VPCCreating | T/VPCCreating | F/NoFailure | wake 900"),
+        // A VPC that exists.
+        ("an existing VPC", Scene::new().capt_cluster(existing.clone()), 0,
+            "- | T/ExistingVPCUsed | T/ExistingVPCUsed | F/ExistingVPCUsed | F/NoFailure"),
+        ("an existing VPC gets the finalizer too", Scene::new().capt_cluster(existing.clone()).capt_cluster(json!({"metadata": {"finalizers": null}})), 0,
+            "AddFinalizer | T/ExistingVPCUsed | T/ExistingVPCUsed | F/ExistingVPCUsed | F/NoFailure"),
+        ("an existing VPC instead of the made one: its apply is left alone", Scene::new().ready_before().capt_cluster(existing.clone()).apply(ready(json!({"vpc_id": "vpc-1"}))), 0,
+            "- | T/ExistingVPCUsed | T/ExistingVPCUsed | F/ExistingVPCUsed | F/NoFailure"),
+        // Specs that cannot be carried out.
+        ("both ways", Scene::new().capt_cluster(json!({"spec": {"existingVpcId": "vpc-9"}})), 0,
+            "- | F/InvalidVPCConfig | F/InvalidVPCConfig | F/VPCCreationFailed | T/InvalidVPCConfig | failure InvalidVPCConfig"),
+        ("neither way", Scene::new().capt_cluster(json!({"spec": {"vpcTemplateRef": null}})), 0,
+            "- | F/InvalidVPCConfig | F/InvalidVPCConfig | F/VPCCreationFailed | T/InvalidVPCConfig | failure InvalidVPCConfig"),
+        ("a template of another namespace", Scene::new().capt_cluster(json!({"spec": {"vpcTemplateRef": {"namespace": "other"}}})), 0,
+            "- | F/CrossNamespaceTemplate | F/CrossNamespaceTemplate | F/VPCCreationFailed | T/CrossNamespaceTemplate | failure CrossNamespaceTemplate"),
+        ("a template of another namespace, allowed", Scene::new().capt_cluster(json!({"spec": {"vpcTemplateRef": {"namespace": "other"}}})).with(|seen| seen.settings.allow_cross_namespace = true), 0,
+            "CreateApply | F/VPCCreating | F/VPCCreating | T/VPCCreating | F/NoFailure | wake 900"),
+        // The apply is made and kept.
+        ("the apply is made", Scene::new(), 7,
+            "CreateApply | F/VPCCreating | F/VPCCreating | T/VPCCreating | F/NoFailure | wake 907"),
+        ("the object's own deadline", Scene::new().capt_cluster(json!({"spec": {"timeouts": {"vpcReadyTimeout": 2}}})), 0,
+            "CreateApply | F/VPCCreating | F/VPCCreating | T/VPCCreating | F/NoFailure | wake 120"),
+        ("the apply is there", Scene::new().apply(json!({})), 0,
+            "- | F/VPCCreating | F/VPCCreating | T/VPCCreating | F/NoFailure | wake 900"),
+        ("the hold was taken off", Scene::new().apply(json!({"metadata": {"finalizers": null}})), 0,
+            "HoldApply | F/VPCCreating | F/VPCCreating | T/VPCCreating | F/NoFailure | wake 900"),
+        ("the owner was taken off", Scene::new().apply(json!({"metadata": {"ownerReferences": null}})), 0,
+            "AdoptApply | F/VPCCreating | F/VPCCreating | T/VPCCreating | F/NoFailure | wake 900"),
+        ("the label was taken off", Scene::new().apply(json!({"metadata": {"labels": null}})), 0,
+            "ChangeApply | F/VPCCreating | F/VPCCreating | T/VPCCreating | F/NoFailure | wake 900"),
+        ("the wish changed", Scene::new().ready_before().capt_cluster(json!({"spec": {"variables": {"cidr": "10.1.0.0/16"}}})).apply(ready(json!({"vpc_id": "vpc-1"}))), 0,
+            "ChangeApply | T/VPCCreated | T/VPCCreated | F/VPCCreated | F/NoFailure"),
+        ("the retention changed", Scene::new().ready_before().capt_cluster(json!({"spec": {"retainVpcOnDelete": true}})).apply(ready(json!({"vpc_id": "vpc-1"}))), 0,
+            "ChangeApply | T/VPCCreated | T/VPCCreated | F/VPCCreated | F/NoFailure"),
+        ("the apply cannot be read", Scene::new().with(|seen| seen.apply = Apply::Unreadable("odd".into())), 0,
+            "- | F/VPCCreationFailed | F/VPCCreationFailed | F/VPCCreationFailed | T/VPCCreationFailed | wake 900"),
+        ("the name is taken", Scene::new().with(|seen| seen.apply = Apply::Foreign { deleting: false }), 0,
+            "- | F/OwnershipConflict | F/OwnershipConflict | F/VPCCreationFailed | T/OwnershipConflict | failure OwnershipConflict"),
+        ("the name is taken by one that goes", Scene::new().with(|seen| seen.apply = Apply::Foreign { deleting: true }), 0,
+            "- | F/VPCCreating | F/VPCCreating | T/VPCCreating | F/NoFailure | wake 900"),
+        ("refused as somebody else's", Scene::new().with(|seen| seen.refusal = Some(refusal(Refused::Conflict))), 0,
+            "- | F/OwnershipConflict | F/OwnershipConflict | F/VPCCreationFailed | T/OwnershipConflict | failure OwnershipConflict"),
+        ("refused as invalid", Scene::new().with(|seen| seen.refusal = Some(refusal(Refused::Invalid))), 0,
+            "- | F/InvalidVPCConfig | F/InvalidVPCConfig | F/VPCCreationFailed | T/InvalidVPCConfig | failure InvalidVPCConfig"),
+        ("refused because the namespace goes", Scene::new().with(|seen| seen.refusal = Some(refusal(Refused::Namespace))), 0,
+            "- | F/NamespaceTerminating | F/NamespaceTerminating | F/NotStarted | F/NoFailure"),
+        // What the apply says.
+        ("it waits for its template", Scene::new().apply(waiting("WaitingForTemplate")), 0,
+            "- | F/WaitingForTemplate | F/WaitingForTemplate | T/WaitingForTemplate | F/NoFailure | wake 900"),
+        ("it waits for something else", Scene::new().apply(waiting("WaitingForInputs")), 0,
+            "- | F/VPCCreating | F/VPCCreating | T/VPCCreating | F/NoFailure | wake 900"),
+        ("it queues, and no clock runs", Scene::new().waiting("vpc", 0, "Pending").apply(unready("WaitingForProvider")), 10_000,
+            "- | F/WaitingForProvider | F/WaitingForProvider | T/WaitingForProvider | F/NoFailure"),
+        ("the Workspace is paused, and no clock runs", Scene::new().waiting("vpc", 0, "Applying").apply(unready("WorkspacePaused")), 10_000,
+            "- | F/WorkspacePaused | F/WorkspacePaused | F/WorkspacePaused | F/NoFailure"),
+        ("Terraform works", Scene::new().apply(unready("Applying")), 5,
+            "- | F/VPCCreating | F/VPCCreating | T/VPCCreating | F/NoFailure | wake 905"),
+        ("Terraform works since then", Scene::new().waiting("vpc", 0, "Applying").apply(unready("Applying")), 899,
+            "- | F/VPCCreating | F/VPCCreating | T/VPCCreating | F/NoFailure | wake 900"),
+        ("Terraform works too long", Scene::new().waiting("vpc", 0, "Applying").apply(unready("Applying")), 900,
+            "- | F/VPCReadyTimeout | F/VPCReadyTimeout | F/VPCCreationFailed | T/VPCReadyTimeout | failure VPCReadyTimeout"),
+        ("a pause does not count", Scene::new().waiting("vpc", 0, "Applying").capt_cluster(json!({"status": {"conditions": [condition("Paused", "True", "Paused", "")]}})).apply(unready("Applying")), 900,
+            "- | F/VPCCreating | F/VPCCreating | T/VPCCreating | F/NoFailure | wake 1800"),
+        ("Terraform fails and goes on", Scene::new().waiting("vpc", 0, "Applying").apply(unready("TerraformFailed")), 899,
+            "- | F/VPCCreationFailed | F/VPCCreationFailed | F/VPCCreationFailed | T/VPCCreationFailed | wake 900"),
+        ("Terraform fails until the deadline", Scene::new().waiting("vpc", 0, "TerraformFailed").apply(unready("TerraformFailed")), 900,
+            "- | F/VPCReadyTimeout | F/VPCReadyTimeout | F/VPCCreationFailed | T/VPCReadyTimeout | failure VPCReadyTimeout"),
+        ("a mended template has its own time", Scene::new().waiting("vpc", 0, "TerraformFailed").apply(unready("Applying")), 900,
+            "- | F/VPCCreating | F/VPCCreating | T/VPCCreating | F/NoFailure | wake 1800"),
+        ("a changed spec has its own time", Scene::new().waiting("vpc", 0, "Applying").apply(outdated()), 900,
+            "- | F/VPCCreating | F/VPCCreating | T/VPCCreating | F/NoFailure | wake 1800"),
+        ("another revision fails", Scene::new().capt_cluster(json!({"status": {"waitingSince": {"vpc": at(0).to_string()}, "workspaceTemplateStatus": {"state": "TerraformFailed", "lastFailedRevision": "r1"}}})).apply(failed("r2")), 900,
+            "- | F/VPCCreationFailed | F/VPCCreationFailed | F/VPCCreationFailed | T/VPCCreationFailed | wake 1800"),
+        ("a cut-off create", Scene::new().apply(unready("CreateInterrupted")), 0,
+            "- | F/CreateInterrupted | F/CreateInterrupted | F/VPCCreationFailed | T/CreateInterrupted | wake 900"),
+        ("a held lock", Scene::new().apply(unready("StateLocked")), 0,
+            "- | F/StateLocked | F/StateLocked | F/VPCCreationFailed | T/StateLocked | wake 900"),
+        ("an invalid template", Scene::new().apply(unready("InvalidTemplate")), 0,
+            "- | F/InvalidTemplate | F/InvalidTemplate | F/VPCCreationFailed | T/InvalidTemplate | failure InvalidTemplate"),
+        ("an unsafe variable", Scene::new().apply(unready("UnsafeVariable")), 0,
+            "- | F/UnsafeVariable | F/UnsafeVariable | F/VPCCreationFailed | T/UnsafeVariable | failure UnsafeVariable"),
+        ("a missing variable", Scene::new().apply(unready("UnresolvedVariable")), 0,
+            "- | F/UnresolvedVariable | F/UnresolvedVariable | F/VPCCreationFailed | T/UnresolvedVariable | failure UnresolvedVariable"),
+        ("a reference to another namespace", Scene::new().apply(unready("CrossNamespaceReference")), 0,
+            "- | F/CrossNamespaceTemplate | F/CrossNamespaceTemplate | F/VPCCreationFailed | T/CrossNamespaceTemplate | failure CrossNamespaceTemplate"),
+        ("the Workspace is somebody else's", Scene::new().apply(unready("OwnershipConflict")), 0,
+            "- | F/OwnershipConflict | F/OwnershipConflict | F/VPCCreationFailed | T/OwnershipConflict | failure OwnershipConflict"),
+        ("the namespace goes", Scene::new().apply(unready("NamespaceTerminating")), 0,
+            "- | F/NamespaceTerminating | F/NamespaceTerminating | F/NotStarted | F/NoFailure"),
+        ("a word that is not known", Scene::new().apply(unready("Surprise")), 0,
+            "- | F/VPCCreating | F/VPCCreating | T/VPCCreating | F/NoFailure | wake 900"),
+        ("an old word does not count", Scene::new().apply(outdated()), 0,
+            "- | F/VPCCreating | F/VPCCreating | T/VPCCreating | F/NoFailure | wake 900"),
+        // The VPC is there.
+        ("ready", Scene::new().waiting("vpc", 0, "Applying").apply(ready(json!({"vpc_id": "vpc-1"}))), 10,
+            "- | T/VPCCreated | T/VPCCreated | F/VPCCreated | F/NoFailure"),
+        ("a late success heals", Scene::new().waiting("vpc", 0, "TerraformFailed").capt_cluster(json!({"status": {"failureReason": "VPCReadyTimeout", "failureMessage": "m"}})).apply(ready(json!({"vpc_id": "vpc-1"}))), 9_000,
+            "- | T/VPCCreated | T/VPCCreated | F/VPCCreated | F/NoFailure"),
+        ("ready, the ID is in the secret", Scene::new().apply(ready(no_outputs())).with(|seen| seen.secret = FromSecret::Read(Some("vpc-2".into()))), 0,
+            "- | T/VPCCreated | T/VPCCreated | F/VPCCreated | F/NoFailure"),
+        ("ready, no ID: looked for again soon", Scene::new().apply(ready(no_outputs())).with(|seen| seen.secret = FromSecret::Read(None)), 0,
+            "- | F/WaitingForVPCID | F/WaitingForVPCID | T/WaitingForVPCID | F/NoFailure | wake 5"),
+        ("ready, no ID: looked for again later", Scene::new().waiting("secret", 0, "Available").apply(ready(no_outputs())).with(|seen| seen.secret = FromSecret::Read(None)), 100,
+            "- | F/WaitingForVPCID | F/WaitingForVPCID | T/WaitingForVPCID | F/NoFailure | wake 200"),
+        ("ready, no ID: the deadline comes first", Scene::new().waiting("secret", 0, "Available").apply(ready(no_outputs())).with(|seen| seen.secret = FromSecret::Read(None)), 200,
+            "- | F/WaitingForVPCID | F/WaitingForVPCID | T/WaitingForVPCID | F/NoFailure | wake 300"),
+        ("ready, no ID for too long: still looked for", Scene::new().waiting("secret", 0, "Available").apply(ready(no_outputs())).with(|seen| seen.secret = FromSecret::Read(None)), 300,
+            "- | F/SecretTimeout | F/SecretTimeout | F/VPCCreationFailed | T/SecretTimeout | failure SecretTimeout | wake 600"),
+        // A network in use.
+        ("in use, and changed", Scene::new().ready_before().apply(unready("Applying")), 0,
+            "- | T/VPCCreated | F/VPCCreating | T/VPCCreating | F/NoFailure | wake 900"),
+        ("in use, and a plan fails", Scene::new().ready_before().apply(unready("TerraformFailed")), 0,
+            "- | T/VPCCreated | F/VPCCreationFailed | F/VPCCreationFailed | T/VPCCreationFailed | wake 900"),
+        ("in use, and a change takes too long", Scene::new().ready_before().waiting("vpc", 0, "Applying").apply(unready("Applying")), 900,
+            "- | T/VPCCreated | F/VPCReadyTimeout | F/VPCCreationFailed | T/VPCReadyTimeout"),
+        ("in use, and the template becomes invalid", Scene::new().ready_before().apply(unready("InvalidTemplate")), 0,
+            "- | T/VPCCreated | F/InvalidTemplate | F/VPCCreationFailed | T/InvalidTemplate"),
+        ("in use, and the apply is being deleted", Scene::new().ready_before().apply(deleted(true)), 0,
+            "- | F/ApplyDeleted | F/ApplyDeleted | F/Deleting | F/NoFailure"),
+        ("in use, and the apply has gone: it is made anew", Scene::new().ready_before(), 0,
+            "CreateApply | T/VPCCreated | F/VPCCreating | T/VPCCreating | F/NoFailure | wake 900"),
+        // Deletion.
+        ("deleted before anything was made", Scene::new().deleting().capt_cluster(json!({"metadata": {"finalizers": ["other"]}})), 0,
+            "- | no report"),
+        ("a control plane is left", Scene::new().deleting().apply(json!({})).with(|seen| seen.control_planes = vec!["cp".into()]), 0,
+            "- | F/Deleting | F/Deleting | F/Deleting | F/NoFailure | Deleting T/WaitingForControlPlane | wake 1800"),
+        ("the apply is deleted", Scene::new().deleting().apply(json!({})), 0,
+            "DeleteApply | F/Deleting | F/Deleting | F/Deleting | F/NoFailure | Deleting T/WaitingForWorkspace | wake 1800"),
+        ("retention comes first", Scene::new().deleting().capt_cluster(json!({"spec": {"retainVpcOnDelete": true}})).apply(json!({})), 0,
+            "RetainApply | F/Deleting | F/Deleting | F/Deleting | F/NoFailure | Deleting T/RetainingVPC | wake 1800"),
+        ("retention comes first, also on an apply that is going", Scene::new().deleting().capt_cluster(json!({"spec": {"retainVpcOnDelete": true}})).apply(deleted(true)), 0,
+            "RetainApply | F/Deleting | F/Deleting | F/Deleting | F/NoFailure | Deleting T/RetainingVPC | wake 1800"),
+        ("retention was taken back", Scene::new().deleting().apply(json!({"spec": {"retainWorkspaceOnDelete": true}})), 0,
+            "DoNotRetainApply | F/Deleting | F/Deleting | F/Deleting | F/NoFailure | Deleting T/WaitingForWorkspace | wake 1800"),
+        ("a VPC that is used as an existing one is kept", Scene::new().deleting().capt_cluster(existing.clone()).apply(ready(json!({"vpc_id": "vpc-9"}))), 0,
+            "RetainApply | F/Deleting | F/Deleting | F/Deleting | F/NoFailure | Deleting T/RetainingVPC | wake 1800"),
+        ("a VPC that was given up for an existing one is not", Scene::new().deleting().capt_cluster(existing.clone()).apply(ready(json!({"vpc_id": "vpc-1"}))), 0,
+            "DeleteApply | F/Deleting | F/Deleting | F/Deleting | F/NoFailure | Deleting T/WaitingForWorkspace | wake 1800"),
+        ("the hold is released", Scene::new().deleting().apply(deleted(true)), 0,
+            "ReleaseHold | F/Deleting | F/Deleting | F/Deleting | F/NoFailure | Deleting T/WaitingForWorkspace | wake 1800"),
+        ("Terraform destroys", Scene::new().deleting().apply(deleted(false)), 0,
+            "- | F/Deleting | F/Deleting | F/Deleting | F/NoFailure | Deleting T/WaitingForWorkspace | wake 1800"),
+        ("Terraform fails to destroy", Scene::new().deleting().apply(destroying("DestroyFailed")), 0,
+            "- | F/Deleting | F/Deleting | F/Deleting | F/NoFailure | Deleting T/DestroyFailed | wake 1800"),
+        ("a lock is in the way", Scene::new().deleting().apply(destroying("StateLocked")), 0,
+            "- | F/Deleting | F/Deleting | F/Deleting | F/NoFailure | Deleting T/StateLocked | wake 1800"),
+        ("a cut-off create is in the way", Scene::new().deleting().apply(destroying("CreateInterrupted")), 0,
+            "- | F/Deleting | F/Deleting | F/Deleting | F/NoFailure | Deleting T/CreateInterrupted | wake 1800"),
+        ("the deletion takes too long", Scene::new().deleting().apply(destroying("DestroyFailed")), 1800,
+            "- | F/Deleting | F/Deleting | F/Deleting | F/NoFailure | Deleting T/DeletionTimeout"),
+        ("the deletion takes too long, and goes on", Scene::new().deleting().apply(deleted(true)), 1800,
+            "ReleaseHold | F/Deleting | F/Deleting | F/Deleting | F/NoFailure | Deleting T/DeletionTimeout"),
+        ("the apply cannot be read: it is not taken for gone", Scene::new().deleting().with(|seen| seen.apply = Apply::Unreadable("odd".into())), 0,
+            "- | F/Deleting | F/Deleting | F/Deleting | F/NoFailure | Deleting T/WaitingForWorkspace | wake 1800"),
+        ("all gone", Scene::new().deleting(), 0, "RemoveFinalizer | no report"),
+        ("all gone, somebody else took the name", Scene::new().deleting().with(|seen| seen.apply = Apply::Foreign { deleting: false }), 0,
+            "RemoveFinalizer | no report"),
+        ("all gone, the owner too", Scene::new().deleting().with(|seen| seen.owner = Owner::Unseen("demo".into())), 0,
+            "RemoveFinalizer | no report"),
+    ]
+}
+
+enum Refused {
+    Conflict,
+    Invalid,
+    Namespace,
+}
+
+fn refusal(how: Refused) -> Refusal {
+    let object = ObjectRef::new("WorkspaceTemplateApply", Some("ns"), "net-vpc");
+    Refusal::of(&match how {
+        Refused::Conflict => Failure::OwnershipConflict { object, owner: "theirs".into() },
+        Refused::Invalid => Failure::Invalid { object, field: "spec".into(), message: "no".into() },
+        Refused::Namespace => Failure::NamespaceTerminating { object },
+    })
+}
+
+fn waiting(reason: &str) -> Value {
+    json!({"status": {"observedGeneration": 1, "conditions": [
+        condition("Ready", "False", "NotApplied", ""), condition("Waiting", "True", reason, "something"),
+    ]}})
+}
+
+/// The apply reports on generation 1, and is at generation 2.
+fn outdated() -> Value {
+    let mut value = says("True", "Available", "", json!({"vpc_id": "vpc-1"}));
+    merge(&mut value, json!({"metadata": {"generation": 2}}));
+    value
+}
+
+fn failed(revision: &str) -> Value {
+    let mut value = says("False", "TerraformFailed", "m", json!({}));
+    merge(&mut value, json!({"status": {"lastFailedRevision": revision}}));
+    value
+}
+
+fn deleted(held: bool) -> Value {
+    let own = "infrastructure.cluster.x-k8s.io/workspacetemplateapply";
+    let hold = "infrastructure.cluster.x-k8s.io/captcluster-hold";
+    let finalizers = if held { json!([own, hold]) } else { json!([own]) };
+    json!({"metadata": {"deletionTimestamp": at(0).to_string(), "finalizers": finalizers}})
+}
+
+fn destroying(reason: &str) -> Value {
+    let mut value = deleted(false);
+    merge(&mut value, json!({"status": {"conditions": [condition("Deleting", "True", reason, "why")]}}));
+    value
+}
+
+#[test]
+fn every_transition() {
+    for (case, scene, second, expected) in rows() {
+        assert_eq!(told(&plan(&scene.0, at(second))), expected, "{case}");
+    }
+}
+
+/// What is written is what is read next; then there is nothing to write.
+#[test]
+fn a_report_that_was_written_is_not_written_again() {
+    for (case, mut scene, second, _) in rows() {
+        let first = plan(&scene.0, at(second));
+        let Some(status) = first.status.clone() else { continue };
+        let mut written = (*scene.0.capt_cluster).clone();
+        written.status = Some(status);
+        scene.0.capt_cluster = written.into();
+        // As late as possible without passing a deadline.
+        let later = match first.wake {
+            Wake::At(time) => time - SignedDuration::from_secs(1),
+            Wake::OnEvent => at(second + 1),
+        };
+        let second = plan(&scene.0, later.max(at(second)));
+        assert_eq!(second.status, first.status, "{case}");
+        assert_eq!(second.step, first.step, "{case}");
+    }
+}
+
+#[test]
+fn every_report_is_whole_and_never_contradicts_itself() {
+    for (case, scene, second, _) in rows() {
+        let Some(status) = plan(&scene.0, at(second)).status else { continue };
+        let is = |type_| conditions::is_true(&status.conditions, type_);
+        if !is("Paused") {
+            let types: Vec<_> = status.conditions.iter().map(|condition| condition.type_.as_str()).collect();
+            assert_eq!(types, ClusterReport::TYPES, "{case}");
+            assert_eq!(status.observed_generation, Some(1), "{case}");
+            assert_eq!(status.initialization.as_ref().and_then(|done| done.provisioned), status.ready, "{case}");
+        }
+        assert!(status.ready != Some(true) || status.failure_reason.is_none(), "{case}: ready with a failure");
+        assert_eq!(status.failure_reason.is_some(), status.failure_message.is_some(), "{case}");
+        assert!(!is("Ready") || status.ready == Some(true), "{case}: Ready without ready");
+        assert!(!(is("VPCReady") && is("VPCFailed")), "{case}: both in place and failed");
+        assert!(!(is("VPCCreating") && is("VPCFailed")), "{case}: both at work and failed");
+        for condition in &status.conditions {
+            assert!(!condition.message.contains("u-"), "{case}: a UID in {:?}", condition.message);
+        }
+    }
+}
+
+#[test]
+fn the_network_that_is_told() {
+    let scene = Scene::new()
+        .cluster(json!({"spec": {"controlPlaneEndpoint": {"host": "2001:db8::1", "port": 443}}}))
+        .apply(says("True", "Available", "", json!({"vpc_id": " vpc-1\n", "azs": "[\"b\",\"a\"]"})));
+    let status = plan(&scene.0, at(0)).status.unwrap();
+    assert_eq!(status.vpc_id.as_deref(), Some("vpc-1"));
+    assert_eq!(status.vpc_workspace_name.as_deref(), Some("ws"));
+    assert_eq!(status.endpoint.as_deref(), Some("[2001:db8::1]:443"));
+    let domains: Vec<_> = status.failure_domains.iter().map(|domain| (domain.name.as_str(), domain.control_plane)).collect();
+    assert_eq!(domains, [("a", Some(true)), ("b", Some(true))]);
+    let told = status.workspace_template_status.unwrap();
+    assert_eq!((told.ready, told.state.as_deref(), told.last_applied_revision.as_deref()), (Some(true), Some("Available"), Some("r1")));
+
+    let own = scene.capt_cluster(json!({"spec": {"controlPlaneEndpoint": {"host": "own", "port": 6443}}}));
+    assert_eq!(plan(&own.0, at(0)).status.unwrap().endpoint.as_deref(), Some("own:6443"));
+}
+
+/// What was known stays known while Terraform works on a change, and is told anew afterwards.
+#[test]
+fn what_is_known_of_the_network_outlasts_a_change() {
+    let known = json!({"status": {"vpcWorkspaceName": "ws", "failureDomains": [{"name": "a", "controlPlane": true}]}});
+    let changing = Scene::new().ready_before().capt_cluster(known.clone()).apply(says("False", "Applying", "", json!({})));
+    let status = plan(&changing.0, at(0)).status.unwrap();
+    assert_eq!((status.vpc_id.as_deref(), status.failure_domains.len()), (Some("vpc-1"), 1));
+
+    let changed = Scene::new().ready_before().capt_cluster(known.clone()).apply(says("True", "Available", "", json!({"vpc_id": "vpc-2"})));
+    let status = plan(&changed.0, at(0)).status.unwrap();
+    assert_eq!((status.vpc_id.as_deref(), status.failure_domains.len()), (Some("vpc-2"), 0));
+
+    let going = Scene::new().ready_before().capt_cluster(known).deleting().apply(deleted(true));
+    let status = plan(&going.0, at(0)).status.unwrap();
+    assert_eq!((status.ready, status.vpc_id.as_deref()), (Some(true), Some("vpc-1")));
+}
+
+#[test]
+fn messages_name_what_is_waited_for_and_what_to_do() {
+    let rows: [(Scene, &str, &[&str]); 6] = [
+        (Scene::new().deleting().with(|seen| seen.control_planes = vec!["a".into(), "b".into()]), "Deleting", &["a, b"]),
+        (Scene::new().deleting().apply(destroying("DestroyFailed")), "Deleting", &["net-vpc", "why"]),
+        (Scene::new().apply(says("True", "Available", "", json!({}))).with(|seen| seen.secret = FromSecret::Read(None)), "VPCReady",
+            &["net-vpc-connection", "output vpc_id"]),
+        (Scene::new().apply(failed("r1")), "VPCFailed", &["net-vpc", "m"]),
+        (Scene::new().ready_before().apply(failed("r1")), "Ready", &["can be used", "net-vpc: m"]),
+        (Scene::new().apply(deleted(true)), "Ready", &["held", "remove all finalizers"]),
+    ];
+    for (scene, type_, words) in rows {
+        let message = message(&plan(&scene.0, at(0)), type_);
+        assert!(words.iter().all(|word| message.contains(word)), "{message}");
+    }
+}
+
+#[test]
+fn a_deletion_that_is_late_still_says_what_it_waits_for() {
+    let scene = Scene::new().deleting().apply(destroying("DestroyFailed"));
+    let message = message(&plan(&scene.0, at(99_999)), "Deleting");
+    assert!(message.contains("goes on") && message.contains("why"), "{message}");
+}
+
+/// A Cluster that shows a failure in Cluster API's words.
+fn showing(message: &str) -> Value {
+    json!({"status": {"deprecated": {"v1beta1": {"failureReason": "R", "failureMessage": message}}}})
+}
+
+#[test]
+fn a_failure_is_cleared_when_it_is_ours_and_over() {
+    let ours = "Failure detected from referenced resource infrastructure.cluster.x-k8s.io/v1beta1, Kind=CAPTCluster with name \"net\": m";
+    let healthy = || Scene::new().ready_before().apply(says("True", "Available", "", json!({"vpc_id": "vpc-1"})));
+    let failing = json!({"status": {"failureReason": "R", "failureMessage": "m"}});
+    for (case, scene, expected) in [
+        ("over", healthy().cluster(showing(ours)), true),
+        ("over, and the object is going", healthy().deleting().cluster(showing(ours)), true),
+        ("still there", Scene::new().apply(says("False", "InvalidTemplate", "", json!({}))).cluster(showing(ours)), false),
+        ("over, but Cluster API can still read it", healthy().capt_cluster(json!({"status": {"ready": false, "initialization": null}})).capt_cluster(failing).cluster(showing(ours)), false),
+        ("of another CAPTCluster", healthy().cluster(showing(&ours.replace("\"net\"", "\"net2\""))), false),
+        ("of a control plane", healthy().cluster(showing(&ours.replace("CAPTCluster", "CAPTControlPlane"))), false),
+        ("of another group", healthy().cluster(showing(&ours.replace("infrastructure.", "x."))), false),
+        ("in other words", healthy().cluster(showing("net is broken")), false),
+        ("switched off", healthy().cluster(showing(ours)).with(|seen| seen.settings.clear_cluster_failures = false), false),
+        ("paused", healthy().cluster({ let mut cluster = showing(ours); merge(&mut cluster, json!({"spec": {"paused": true}})); cluster }), false),
+    ] {
+        assert_eq!(plan(&scene.0, at(0)).clear_cluster_failure, expected, "{case}");
+    }
+}
+
+/// Nothing is written while it is paused but the pause itself.
+#[test]
+fn a_paused_object_keeps_its_status() {
+    let scene = Scene::new().ready_before().waiting("vpc", 0, "Applying");
+    let known = scene.0.before();
+    let paused = scene.cluster(json!({"spec": {"paused": true}})).apply(says("False", "TerraformFailed", "m", json!({})));
+    let status = plan(&paused.0, at(50)).status.unwrap();
+    let mut without = status.clone();
+    without.conditions.clear();
+    assert_eq!(without, known);
+    assert_eq!(status.conditions.len(), 1);
+}

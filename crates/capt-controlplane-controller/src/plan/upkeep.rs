@@ -1,0 +1,367 @@
+//! A control plane that is to be there: make its apply, keep it as wished, and say how far Terraform, endpoint and
+//! kubeconfig have come.
+
+use capt_api::conditions::control_plane::Ready;
+use capt_api::conditions::{self, Reason, endpoint, secrets, workspace_apply};
+use capt_api::external::cluster::ClusterOwner;
+use capt_api::names::{self, CONTROL_PLANE_GROUP, finalizer, label};
+use capt_api::{CaptControlPlane, Cluster, WorkspaceTemplateApply};
+use capt_runtime::apply::is_ours;
+use capt_runtime::cache::Found;
+use capt_runtime::scope::is_externally_managed;
+use jiff::Timestamp;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, ObjectMeta};
+
+use super::clocks::Wait;
+use super::status::{self, Situation, was_available};
+use super::{Plan, Step};
+use crate::eks_apply::{self, Unfit, Variables, Wish};
+use crate::observe::{Infrastructure, Live, Look, Observed, Owner};
+
+pub(super) fn plan(seen: &Observed, now: Timestamp) -> Plan {
+    let (step, situation) = next(seen);
+    let (status, wake) = status::of(seen, situation, now);
+    Plan { step, status: Some(status), wake }
+}
+
+fn next(seen: &Observed) -> (Step, Situation) {
+    let cluster = match &seen.owner {
+        Owner::Present(cluster) => cluster,
+        Owner::NotSet => {
+            return waiting_for_cluster("waiting for Cluster API to make a Cluster the owner of this object".into());
+        }
+        Owner::Gone { name } => {
+            return waiting_for_cluster(format!("the owner, Cluster {name}, is not there, or another of the same name is"));
+        }
+    };
+    if is_deleting(&cluster.metadata) && !names_control_plane(cluster, &seen.control_plane) {
+        return delete_self(seen, cluster);
+    }
+    let (step, situation) = match &seen.apply {
+        Found::Absent => create(seen, cluster),
+        Found::Unreadable(why) => (
+            Step::Nothing,
+            underway(seen, format!("WorkspaceTemplateApply {} cannot be read: {why}", apply_name(seen)), &[Wait::ControlPlane]),
+        ),
+        Found::Present(apply) if !is_ours(&apply.metadata, seen.uid()) => (
+            Step::Nothing,
+            Situation::standing(
+                Ready::OwnershipConflict,
+                format!(
+                    "WorkspaceTemplateApply {} exists and is not ours: delete it, or give this control plane another name",
+                    apply_name(seen)
+                ),
+            ),
+        ),
+        Found::Present(apply) if is_deleting(&apply.metadata) => (Step::Nothing, apply_deleted(seen)),
+        Found::Present(apply) => tend(seen, cluster, apply),
+    };
+    if let Some(refused) = &seen.refused {
+        let situation = match refused.reason {
+            Some(reason) => Situation::standing(reason, refused.message.clone()),
+            None => Situation { message: refused.message.clone(), ..situation },
+        };
+        return (Step::Nothing, situation);
+    }
+    // Before anything that it would have to guard.
+    if !seen.has_finalizer(finalizer::CAPT_CONTROL_PLANE) {
+        return (Step::AddFinalizer, situation);
+    }
+    (step, situation)
+}
+
+/// The Cluster goes and names another control plane, so Cluster API will never delete this one, and the network would wait
+/// for it for ever.
+fn delete_self(seen: &Observed, cluster: &Cluster) -> (Step, Situation) {
+    let situation = Situation::standing(
+        Ready::WaitingForCluster,
+        format!("Cluster {} is being deleted and names another control plane", name(&cluster.metadata)),
+    );
+    let step = match &seen.live {
+        Some(Live::BeforeDeleteSelf { cluster: Some(live) })
+            if live.metadata.uid == cluster.metadata.uid
+                && is_deleting(&live.metadata)
+                && !names_control_plane(live, &seen.control_plane) =>
+        {
+            Step::DeleteSelf
+        }
+        Some(_) => Step::Nothing,
+        None => Step::Look(Look::BeforeDeleteSelf),
+    };
+    (step, situation)
+}
+
+/// There is no apply yet.
+fn create(seen: &Observed, cluster: &Cluster) -> (Step, Situation) {
+    if is_deleting(&cluster.metadata) {
+        return cluster_goes(cluster);
+    }
+    // Two control planes of one Cluster would make two EKS clusters of one name.
+    if !names_control_plane(cluster, &seen.control_plane) {
+        return waiting_for_cluster(format!(
+            "Cluster {} names another control plane in spec.controlPlaneRef",
+            name(&cluster.metadata)
+        ));
+    }
+    let wish = match Wish::of(&seen.control_plane, seen.settings.allow_cross_namespace_templates) {
+        Ok(wish) => wish,
+        Err(unfit) => return (Step::Nothing, unfit.into()),
+    };
+    let network = match network(seen, cluster) {
+        Ok(network) => network,
+        Err(why) => return (Step::Nothing, Situation::new(Ready::WaitingForVpc, why, &[Wait::Vpc])),
+    };
+    let making = underway(seen, not_looked_at(seen), &[Wait::ControlPlane]);
+    let (current, live_cluster, infrastructure) = match &seen.live {
+        Some(Live::BeforeCreate { control_plane, cluster, infrastructure }) => (control_plane, cluster, infrastructure),
+        _ => return (Step::Look(Look::BeforeCreate), making),
+    };
+    if !is_current(seen, current.as_deref()) {
+        // The watch brings the newer one.
+        return (Step::Nothing, making);
+    }
+    let stays = live_cluster.as_ref().is_some_and(|live| live.metadata.uid == cluster.metadata.uid && !is_deleting(&live.metadata));
+    if !stays {
+        return cluster_goes(cluster);
+    }
+    if infrastructure.as_ref().is_none_or(|live| is_deleting(&live.metadata)) {
+        return (Step::Nothing, Situation::new(Ready::WaitingForVpc, "the CAPTCluster is being deleted", &[Wait::Vpc]));
+    }
+    (Step::CreateApply(Box::new(wish.object(name(&cluster.metadata), &network))), making)
+}
+
+/// There is an apply of ours that stays.
+fn tend(seen: &Observed, cluster: &Cluster, apply: &WorkspaceTemplateApply) -> (Step, Situation) {
+    let wish = Wish::of(&seen.control_plane, seen.settings.allow_cross_namespace_templates);
+    // The network gates the creation only; afterwards a cluster in use must take changes also while its VPC has trouble.
+    let network = network(seen, cluster).unwrap_or_else(|_| eks_apply::carried(&apply.spec, &seen.control_plane));
+    let wished = wish.map(|wish| wish.spec(name(&cluster.metadata), &network));
+    let labels = eks_apply::labels(&seen.control_plane.metadata, name(&cluster.metadata));
+
+    let situation = match &wished {
+        Err(unfit) => unfit.clone().into(),
+        Ok(spec) if *spec != apply.spec => underway(seen, not_looked_at(seen), &[Wait::ControlPlane]),
+        Ok(_) => judge(seen, apply),
+    };
+    let has_hold = apply.metadata.finalizers.iter().flatten().any(|name| name == finalizer::CAPT_CONTROL_PLANE_HOLD);
+    let step = if !has_hold {
+        Step::HoldApply
+    } else if !is_marked(&apply.metadata, seen.uid()) {
+        Step::AdoptApply
+    } else {
+        // A wish that cannot be carried out leaves the apply at the last one that could.
+        let spec = wished.unwrap_or_else(|_| apply.spec.clone());
+        let as_wished = spec == apply.spec
+            && labels.iter().all(|(key, value)| label_of(&apply.metadata, key) == value.as_deref());
+        match &seen.live {
+            _ if as_wished => Step::Nothing,
+            Some(Live::BeforeChange { control_plane }) if is_current(seen, control_plane.as_deref()) => {
+                Step::ChangeApply { spec: Box::new(spec), labels }
+            }
+            Some(_) => Step::Nothing,
+            None => Step::Look(Look::BeforeChange),
+        }
+    };
+    (step, situation)
+}
+
+/// What Terraform, and then the two other controllers, say of the wish that the apply carries.
+fn judge(seen: &Observed, apply: &WorkspaceTemplateApply) -> Situation {
+    use workspace_apply::{Ready as Apply, Waiting};
+    const TERRAFORM: &[Wait] = &[Wait::ControlPlane, Wait::Workspace];
+    const BEFORE_TERRAFORM: &[Wait] = &[Wait::ControlPlane];
+
+    if apply.is_ready() {
+        return judge_access(seen);
+    }
+    // What was said of an earlier generation is about variables that have changed since.
+    let current = apply.status.as_ref().filter(|status| status.observed_generation == apply.metadata.generation);
+    let Some((reason, ready)) = current.and_then(|status| typed::<Apply>(&status.conditions)) else {
+        return underway(seen, not_looked_at(seen), BEFORE_TERRAFORM);
+    };
+    let message = match current.and_then(|status| status.last_failure_message.as_deref()) {
+        Some(error) if ready.message.is_empty() => error,
+        _ => ready.message.as_str(),
+    };
+    let waiting = current.and_then(|status| typed::<Waiting>(&status.conditions)).filter(|(_, waiting)| waiting.status == "True");
+    match reason {
+        Apply::NotApplied => match waiting {
+            Some((Waiting::WaitingForTemplate, waiting)) => {
+                Situation::new(Ready::WaitingForTemplate, waiting.message.clone(), BEFORE_TERRAFORM)
+            }
+            Some((_, waiting)) => underway(seen, waiting.message.clone(), BEFORE_TERRAFORM),
+            None => underway(seen, message.to_owned(), BEFORE_TERRAFORM),
+        },
+        Apply::Available => underway(seen, not_looked_at(seen), BEFORE_TERRAFORM),
+        Apply::Applying => underway(seen, message.to_owned(), TERRAFORM),
+        // It queues behind others, or somebody has paused the Workspace: Terraform has not begun, and no clock runs.
+        Apply::WaitingForProvider | Apply::WorkspacePaused => Situation::standing(Ready::WaitingForProvider, message),
+        Apply::TerraformFailed => Situation::new(Ready::TerraformFailed, message, TERRAFORM),
+        Apply::CreateInterrupted => Situation::new(Ready::CreateInterrupted, message, TERRAFORM),
+        Apply::StateLocked => Situation::new(Ready::StateLocked, message, TERRAFORM),
+        Apply::InvalidTemplate => Situation::standing(Ready::InvalidTemplate, message),
+        Apply::UnsafeVariable => Situation::standing(Ready::UnsafeVariable, message),
+        Apply::UnresolvedVariable => Situation::standing(Ready::UnresolvedVariable, message),
+        Apply::CrossNamespaceReference => Situation::standing(Ready::CrossNamespaceTemplate, message),
+        Apply::OwnershipConflict => Situation::standing(Ready::OwnershipConflict, message),
+        Apply::NamespaceTerminating => Situation::standing(Ready::NamespaceTerminating, message),
+        Apply::Deleting => apply_deleted(seen),
+    }
+}
+
+/// EKS is as wished; endpoint and kubeconfig remain. Their conditions are not held against this object's generation: the
+/// endpoint's own controller raises it.
+fn judge_access(seen: &Observed) -> Situation {
+    use endpoint::EndpointReady;
+    use secrets::SecretsReady;
+
+    let conditions = seen.control_plane.status.as_ref().map_or(&[][..], |status| &status.conditions);
+    let message = |condition: Option<&Condition>, otherwise: &str| {
+        condition.map(|condition| condition.message.as_str()).filter(|message| !message.is_empty()).unwrap_or(otherwise).to_owned()
+    };
+    if !conditions::is_true(conditions, EndpointReady::TYPE) {
+        let told = message(conditions::find(conditions, EndpointReady::TYPE), "waiting for the endpoint to be published");
+        let reason = match typed::<EndpointReady>(conditions) {
+            Some((EndpointReady::EndpointInvalid, _)) => Ready::EndpointInvalid,
+            _ => Ready::WaitingForEndpoint,
+        };
+        return Situation::new(reason, told, &[Wait::ControlPlane]);
+    }
+    if !conditions::is_true(conditions, SecretsReady::TYPE) {
+        let told = message(conditions::find(conditions, SecretsReady::TYPE), "waiting for the kubeconfig");
+        let reason = match typed::<SecretsReady>(conditions) {
+            Some((SecretsReady::Failed | SecretsReady::UnsafeKubeconfig | SecretsReady::OwnershipConflict, _)) => {
+                Ready::SecretsFailed
+            }
+            _ => Ready::WaitingForSecrets,
+        };
+        return Situation::new(reason, told, &[Wait::Secret]);
+    }
+    Situation::standing(Ready::ControlPlaneReady, "the EKS cluster, its endpoint and its kubeconfig are as the spec asks")
+}
+
+/// The variables that the network gives, or why they are not known.
+fn network(seen: &Observed, cluster: &Cluster) -> Result<Variables, String> {
+    let (named, found) = match &seen.infrastructure {
+        Infrastructure::Named { name, found } => (name, found),
+        Infrastructure::NotOurs => {
+            return Err(format!("Cluster {} names no CAPTCluster in spec.infrastructureRef", name(&cluster.metadata)));
+        }
+    };
+    let infrastructure = match found {
+        Found::Present(infrastructure) => infrastructure,
+        Found::Absent => return Err(format!("CAPTCluster {named} does not exist")),
+        Found::Unreadable(why) => return Err(format!("CAPTCluster {named} cannot be read: {why}")),
+    };
+    if ClusterOwner::of(&infrastructure.metadata).map(|owner| owner.uid) != cluster.metadata.uid.as_deref() {
+        return Err(format!("CAPTCluster {named} does not belong to Cluster {} yet", name(&cluster.metadata)));
+    }
+    if is_deleting(&infrastructure.metadata) {
+        return Err(format!("CAPTCluster {named} is being deleted"));
+    }
+    let status = infrastructure.status.clone().unwrap_or_default();
+    if status.ready != Some(true) {
+        let why = conditions::find(&status.conditions, conditions::cluster::Ready::TYPE)
+            .map(|ready| format!(": {}: {}", ready.reason, ready.message))
+            .unwrap_or_default();
+        return Err(format!("CAPTCluster {named} is not ready{why}"));
+    }
+    let Some(id) = infrastructure.spec.existing_vpc_id.clone().or(status.vpc_id) else {
+        return Err(format!("CAPTCluster {named} does not say the ID of its VPC"));
+    };
+    if infrastructure.spec.existing_vpc_id.is_some() || is_externally_managed(&infrastructure.metadata) {
+        return Ok(eks_apply::network(&id, &Variables::new()));
+    }
+    match &seen.vpc_apply {
+        Found::Present(apply)
+            if is_ours(&apply.metadata, infrastructure.metadata.uid.as_deref().unwrap_or_default()) && apply.is_ready() =>
+        {
+            let outputs = apply.status.as_ref().map(|status| &status.outputs);
+            Ok(eks_apply::network(&id, outputs.unwrap_or(&Variables::new())))
+        }
+        _ => Err(format!(
+            "the outputs of the VPC are not known: WorkspaceTemplateApply {} is not ready",
+            names::vpc_apply_name(named)
+        )),
+    }
+}
+
+impl From<Unfit> for Situation {
+    fn from(unfit: Unfit) -> Self {
+        Self::standing(unfit.reason, unfit.message)
+    }
+}
+
+fn waiting_for_cluster(message: String) -> (Step, Situation) {
+    (Step::Nothing, Situation::standing(Ready::WaitingForCluster, message))
+}
+
+fn cluster_goes(cluster: &Cluster) -> (Step, Situation) {
+    waiting_for_cluster(format!("Cluster {} is being deleted: no EKS cluster is made any more", name(&cluster.metadata)))
+}
+
+/// Terraform is at work on the wish, or about to be.
+fn underway(seen: &Observed, message: String, waits: &'static [Wait]) -> Situation {
+    let reason = if was_available(seen) { Ready::Updating } else { Ready::Creating };
+    Situation::new(reason, message, waits)
+}
+
+fn apply_deleted(seen: &Observed) -> Situation {
+    Situation::standing(
+        Ready::ApplyDeleted,
+        format!(
+            "WorkspaceTemplateApply {} was deleted and is held, because this control plane still uses it: remove the apply's \
+             finalizers to have it made again, or delete the Cluster",
+            apply_name(seen)
+        ),
+    )
+}
+
+fn not_looked_at(seen: &Observed) -> String {
+    format!("WorkspaceTemplateApply {} has not been looked at yet", apply_name(seen))
+}
+
+fn apply_name(seen: &Observed) -> String {
+    eks_apply::name(&seen.control_plane.metadata)
+}
+
+fn names_control_plane(cluster: &Cluster, control_plane: &CaptControlPlane) -> bool {
+    cluster.spec.control_plane_ref.as_ref().is_some_and(|reference| {
+        reference.api_group == CONTROL_PLANE_GROUP
+            && reference.kind == "CAPTControlPlane"
+            && Some(&reference.name) == control_plane.metadata.name.as_ref()
+    })
+}
+
+/// Whether the wish that was planned from is the newest.
+fn is_current(seen: &Observed, live: Option<&CaptControlPlane>) -> bool {
+    live.is_some_and(|live| {
+        live.metadata.uid == seen.control_plane.metadata.uid
+            && live.metadata.generation == seen.control_plane.metadata.generation
+            && !is_deleting(&live.metadata)
+    })
+}
+
+/// Whether the apply shows whose it is in both ways: by its controller, and by the label that outlives a removed reference.
+fn is_marked(apply: &ObjectMeta, uid: &str) -> bool {
+    let controlled = apply.owner_references.iter().flatten().any(|owner| owner.controller == Some(true) && owner.uid == uid);
+    controlled && label_of(apply, label::OWNER_UID) == Some(uid)
+}
+
+fn label_of<'a>(metadata: &'a ObjectMeta, key: &str) -> Option<&'a str> {
+    metadata.labels.as_ref()?.get(key).map(String::as_str)
+}
+
+/// The condition that has these reasons, if it is there and its reason is one of them.
+fn typed<R: Reason>(conditions: &[Condition]) -> Option<(R, &Condition)> {
+    let condition = conditions::find(conditions, R::TYPE)?;
+    R::ALL.iter().find(|reason| reason.as_str() == condition.reason).map(|reason| (*reason, condition))
+}
+
+fn is_deleting(metadata: &ObjectMeta) -> bool {
+    metadata.deletion_timestamp.is_some()
+}
+
+fn name(metadata: &ObjectMeta) -> &str {
+    metadata.name.as_deref().unwrap_or_default()
+}

@@ -1,0 +1,70 @@
+//! What this controller may do, and why.
+
+use capt_runtime::rbac::{self, Rule};
+
+/// In its own namespace.
+pub const OWN_NAMESPACE: &[Rule] = rbac::OWN_NAMESPACE;
+
+/// Wherever it works.
+pub const EVERYWHERE: &[Rule] = &[
+    Rule {
+        groups: &["controlplane.cluster.x-k8s.io"],
+        resources: &["captcontrolplanes"],
+        verbs: &["get", "list", "watch"],
+        why: "the objects that it works for; read again, live, before an apply is made or changed and before a hold is released",
+    },
+    Rule {
+        groups: &["controlplane.cluster.x-k8s.io"],
+        resources: &["captcontrolplanes"],
+        verbs: &["patch"],
+        why: "its finalizer, so that no EKS cluster is left behind",
+    },
+    Rule {
+        groups: &["controlplane.cluster.x-k8s.io"],
+        resources: &["captcontrolplanes"],
+        verbs: &["delete"],
+        why: "a control plane that its deleting Cluster no longer names deletes itself, because nobody else would",
+    },
+    Rule {
+        groups: &["controlplane.cluster.x-k8s.io"],
+        resources: &["captcontrolplanes/status"],
+        verbs: &["patch"],
+        why: "how far the control plane has come",
+    },
+    Rule {
+        groups: &["controlplane.cluster.x-k8s.io"],
+        resources: &["captcontrolplanes/finalizers"],
+        verbs: &["update"],
+        why: "the apply names the control plane as an owner whose deletion it blocks",
+    },
+    Rule {
+        groups: &["infrastructure.cluster.x-k8s.io"],
+        resources: &["workspacetemplateapplies"],
+        verbs: &["get", "list", "watch", "create", "patch", "delete"],
+        why: "the EKS apply is made, changed and deleted, its hold set and released; the VPC's apply gives its outputs",
+    },
+    Rule {
+        groups: &["infrastructure.cluster.x-k8s.io"],
+        resources: &["captclusters"],
+        verbs: &["get", "list", "watch"],
+        why: "the network that the control plane waits for; read again, live, before the apply is made",
+    },
+    Rule {
+        groups: &["cluster.x-k8s.io"],
+        resources: &["clusters"],
+        verbs: &["get", "list", "watch"],
+        why: "the owner: paused, being deleted, its network, whether it still names this control plane",
+    },
+    Rule {
+        groups: &["cluster.x-k8s.io"],
+        resources: &["clusters/status"],
+        verbs: &["patch"],
+        why: "a failure that Cluster API copied from a control plane and never clears is cleared when it is over",
+    },
+    Rule {
+        groups: &["events.k8s.io"],
+        resources: &["events"],
+        verbs: &["create"],
+        why: "one Event per transition of a control plane",
+    },
+];

@@ -1,0 +1,119 @@
+//! Permissions as data. Each controller declares its rules beside its code, with the reason of each; Roles for tests,
+//! environments and the chart are made from the same rules, so they cannot drift apart.
+
+use std::fmt::Write;
+
+use k8s_openapi::{
+    api::rbac::v1::{ClusterRole, PolicyRule, Role},
+    apimachinery::pkg::apis::meta::v1::ObjectMeta,
+};
+
+/// One permission.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Rule {
+    pub groups: &'static [&'static str],
+    pub resources: &'static [&'static str],
+    pub verbs: &'static [&'static str],
+    /// Which code needs it, and what for.
+    pub why: &'static str,
+}
+
+/// What every controller needs in its own namespace.
+pub const OWN_NAMESPACE: &[Rule] = &[Rule {
+    groups: &["coordination.k8s.io"],
+    resources: &["leases"],
+    verbs: &["get", "create", "update"],
+    why: "leader election: one replica works, the others stand by",
+}];
+
+/// What every controller needs wherever its objects are.
+pub const EVERYWHERE: &[Rule] = &[Rule {
+    groups: &["events.k8s.io"],
+    resources: &["events"],
+    verbs: &["create"],
+    why: "one Event per transition of an object",
+}];
+
+impl Rule {
+    fn policy(&self) -> PolicyRule {
+        let owned = |words: &[&str]| Some(words.iter().map(ToString::to_string).collect());
+        PolicyRule {
+            api_groups: owned(self.groups),
+            resources: owned(self.resources),
+            verbs: self.verbs.iter().map(ToString::to_string).collect(),
+            ..PolicyRule::default()
+        }
+    }
+}
+
+/// For controllers that work in all namespaces.
+pub fn cluster_role(name: &str, rules: &[Rule]) -> ClusterRole {
+    ClusterRole {
+        metadata: ObjectMeta {
+            name: Some(name.into()),
+            ..ObjectMeta::default()
+        },
+        rules: Some(rules.iter().map(Rule::policy).collect()),
+        ..ClusterRole::default()
+    }
+}
+
+/// For one namespace.
+pub fn role(namespace: &str, name: &str, rules: &[Rule]) -> Role {
+    Role {
+        metadata: ObjectMeta {
+            name: Some(name.into()),
+            namespace: Some(namespace.into()),
+            ..ObjectMeta::default()
+        },
+        rules: Some(rules.iter().map(Rule::policy).collect()),
+    }
+}
+
+/// The list below `rules:` as YAML, with the reason above each rule, for files that people read.
+pub fn yaml(rules: &[Rule]) -> String {
+    let mut text = String::new();
+    for rule in rules {
+        let list = |words: &[&str]| {
+            let quoted: Vec<_> = words.iter().map(|word| format!("{word:?}")).collect();
+            format!("[{}]", quoted.join(", "))
+        };
+        // Writing to a String cannot fail.
+        let _ = write!(
+            text,
+            "# {}\n- apiGroups: {}\n  resources: {}\n  verbs: {}\n",
+            rule.why,
+            list(rule.groups),
+            list(rule.resources),
+            list(rule.verbs),
+        );
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn yaml_carries_the_reason_above_the_rule() {
+        assert_eq!(
+            yaml(OWN_NAMESPACE),
+            "# leader election: one replica works, the others stand by\n\
+             - apiGroups: [\"coordination.k8s.io\"]\n  resources: [\"leases\"]\n  verbs: [\"get\", \"create\", \"update\"]\n"
+        );
+    }
+
+    #[test]
+    fn roles_hold_exactly_the_rules() {
+        let role = role("capt-system", "capt-test", OWN_NAMESPACE);
+        assert_eq!(role.metadata.namespace.as_deref(), Some("capt-system"));
+        let rules = role.rules.unwrap();
+        assert_eq!(rules.len(), 1);
+        assert_eq!(rules[0].verbs, ["get", "create", "update"]);
+        assert_eq!(
+            cluster_role("capt-test", EVERYWHERE).rules.unwrap()[0].resources,
+            Some(vec!["events".to_string()])
+        );
+    }
+}

@@ -1,0 +1,87 @@
+//! Which objects an installation looks after, and which it leaves alone for now.
+
+use capt_api::names::{annotation, label};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+
+/// The part of the management cluster that this process works on, from `--namespace` and `--watch-filter`.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Scope {
+    namespace: Option<String>,
+    filter: Option<String>,
+}
+
+impl Scope {
+    /// Empty texts mean "no limit", as an unset variable in a manifest does.
+    pub fn new(namespace: Option<&str>, filter: Option<&str>) -> Self {
+        let set = |text: Option<&str>| text.filter(|text| !text.is_empty()).map(Into::into);
+        Self {
+            namespace: set(namespace),
+            filter: set(filter),
+        }
+    }
+
+    /// The only namespace to work in, if there is one.
+    pub fn namespace(&self) -> Option<&str> {
+        self.namespace.as_deref()
+    }
+
+    /// The value of the watch-filter label that marks our objects, if one is asked for; children carry it too.
+    pub fn filter(&self) -> Option<&str> {
+        self.filter.as_deref()
+    }
+
+    pub(crate) fn filter_selector(&self) -> Option<String> {
+        Some(format!("{}={}", label::WATCH_FILTER, self.filter()?))
+    }
+}
+
+/// Whether the object itself asks for a pause. (Its Cluster may ask too, in `spec.paused`.) The annotation's value does
+/// not matter, as everywhere in Cluster API.
+pub fn has_paused_annotation(metadata: &ObjectMeta) -> bool {
+    has_annotation(metadata, annotation::PAUSED)
+}
+
+/// Whether something else looks after this infrastructure object, so that we only read it.
+pub fn is_externally_managed(metadata: &ObjectMeta) -> bool {
+    has_annotation(metadata, annotation::MANAGED_BY)
+}
+
+fn has_annotation(metadata: &ObjectMeta, name: &str) -> bool {
+    metadata
+        .annotations
+        .as_ref()
+        .is_some_and(|annotations| annotations.contains_key(name))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn empty_means_unlimited() {
+        let scope = Scope::new(Some(""), Some(""));
+        assert_eq!(scope, Scope::default());
+        assert_eq!(scope.filter_selector(), None);
+    }
+
+    #[test]
+    fn the_filter_is_a_label_selector() {
+        let scope = Scope::new(Some("team-a"), Some("blue"));
+        assert_eq!(scope.namespace(), Some("team-a"));
+        assert_eq!(scope.filter_selector().unwrap(), "cluster.x-k8s.io/watch-filter=blue");
+    }
+
+    #[test]
+    fn annotations_count_whatever_their_value() {
+        let annotated = |name: &str, value: &str| ObjectMeta {
+            annotations: Some([(name.to_string(), value.to_string())].into()),
+            ..ObjectMeta::default()
+        };
+        for value in ["", "true", "false"] {
+            assert!(has_paused_annotation(&annotated("cluster.x-k8s.io/paused", value)));
+            assert!(is_externally_managed(&annotated("cluster.x-k8s.io/managed-by", value)));
+        }
+        assert!(!has_paused_annotation(&annotated("other", "")));
+        assert!(!has_paused_annotation(&ObjectMeta::default()));
+    }
+}

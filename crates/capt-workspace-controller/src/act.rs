@@ -1,0 +1,296 @@
+//! Carries out the plan for an apply: one write, or else the report.
+
+use capt_api::external::workspace::WorkspaceExt;
+use capt_api::names::{annotation, finalizer};
+use capt_api::{Workspace, WorkspaceKind, WorkspaceTemplateApply};
+use capt_runtime::apply::{
+    Bond, Change, Compare, Created, Edit, FinalizerAdded, Objects, Ours, Parent, Planned, Writer,
+};
+use capt_runtime::controller::{Reconciler, Wake};
+use capt_runtime::error::{Class, Classified, Failure, ObjectRef, Race};
+use capt_runtime::events::{Events, Severity};
+use capt_runtime::key::Key;
+use capt_runtime::transition::announce;
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::{ConfigMap, Secret};
+use kube::Resource;
+use kube::api::PartialObjectMeta;
+
+use crate::observe::{Caches, workspace_key};
+use crate::plan::{self, Observed, Settings, Step, WorkspaceSeen};
+use crate::render::Input;
+use crate::workspace::{FINALIZERS, Identity, back_reference, is_let_go, let_go_spec};
+
+/// Brings applies and their Workspaces together.
+#[derive(Debug)]
+pub(crate) struct Applies {
+    pub(crate) caches: Caches,
+    pub(crate) writer: Writer,
+    pub(crate) events: Events,
+    pub(crate) default_kind: WorkspaceKind,
+    pub(crate) settings: Settings,
+}
+
+impl Reconciler for Applies {
+    type Error = Failure;
+
+    async fn reconcile(&self, key: &Key) -> Result<Wake, Failure> {
+        let Some(apply) = self.caches.applies.get(key) else {
+            self.let_go_of_orphan(key).await?;
+            return Ok(Wake::OnEvent);
+        };
+        tracing::Span::current().record("generation", apply.metadata.generation);
+        let seen = self.caches.observe(apply, self.default_kind, self.settings);
+        let plan = plan::plan(&seen, Timestamp::now());
+        let outcome = self.perform(&seen, &plan.step).await;
+        let status = match &outcome {
+            Ok(()) => plan.status,
+            // A verdict is shown; what passes by itself is not.
+            Err(failure) if matches!(failure.class(), Class::Terminal(_)) => {
+                Some(plan::refused(&seen, failure, Timestamp::now()))
+            }
+            Err(_) => None,
+        };
+        if let Some(status) = status {
+            let planned = Planned::new(&*seen.apply)?;
+            let written = self
+                .applies()
+                .apply_status(&planned, &status, "the apply's state changed")
+                .await?;
+            if !written.is_unchanged() {
+                let before = seen.apply.status.as_ref().map_or(&[][..], |status| &status.conditions);
+                announce(
+                    &self.events,
+                    &seen.apply.object_ref(&()),
+                    before,
+                    &status.conditions,
+                    &["Ready", "Deleting", "Paused"],
+                    |condition| {
+                        condition.reason.ends_with("Failed")
+                            || matches!(
+                                condition.reason.as_str(),
+                                "CreateInterrupted"
+                                    | "StateLocked"
+                                    | "OwnershipConflict"
+                                    | "InvalidTemplate"
+                                    | "UnsafeVariable"
+                                    | "UnresolvedVariable"
+                                    | "CrossNamespaceReference"
+                            )
+                    },
+                );
+            }
+        }
+        outcome.map(|()| Wake::OnEvent)
+    }
+}
+
+impl Applies {
+    fn applies(&self) -> Objects<WorkspaceTemplateApply> {
+        self.writer.of()
+    }
+
+    fn workspaces(&self, kind: WorkspaceKind) -> Objects<Workspace> {
+        self.writer.of_dynamic(kind.api_resource())
+    }
+
+    async fn perform(&self, seen: &Observed, step: &Step) -> Result<(), Failure> {
+        let apply = Planned::new(&*seen.apply)?;
+        let identity = &seen.identity;
+        match step {
+            Step::Report => {}
+            Step::Identify(annotations) => {
+                let why = "its Workspace must be found and destroyed before it may go";
+                // Refused because it is being deleted: then nothing is made any more, and the watch brings the deletion.
+                let (FinalizerAdded::Unchanged | FinalizerAdded::Added(_) | FinalizerAdded::Deleting) = self
+                    .applies()
+                    .add_finalizer(&apply, finalizer::WORKSPACE_TEMPLATE_APPLY, annotations, why)
+                    .await?;
+            }
+            Step::Protect(inputs) => {
+                for input in inputs {
+                    self.protect(input).await?;
+                }
+            }
+            Step::Create(workspace) => {
+                let parent = Parent::of(&apply);
+                let owns = |live: &Workspace| identity.owns(live);
+                let why = "the template was rendered for the first time";
+                // An earlier pass may have made it, or it may be going: the watch brings it either way.
+                let (Created::New(_) | Created::Adopted(_) | Created::Deleting(_)) = self
+                    .workspaces(identity.kind)
+                    .create_identified(&parent, Bond::Label, (**workspace).clone(), owns, why)
+                    .await?;
+            }
+            Step::Change {
+                spec,
+                exact,
+                labels,
+                annotations,
+            } => {
+                let compare = if *exact { Compare::Exact } else { Compare::Contained };
+                let mut change = Change::spec(spec.clone(), compare);
+                for (key, value) in labels {
+                    change = change.label(key, Some(value));
+                }
+                for (key, value) in annotations {
+                    change = change.annotation(key, Some(value));
+                }
+                self.change_workspace(seen, &change, "the rendered template changed")
+                    .await?;
+            }
+            Step::Resume(begun) => {
+                if let WorkspaceSeen::Present(workspace) = &seen.workspace {
+                    let path = |key| ["metadata", "annotations", key];
+                    let edit = Edit::new()
+                        .only_if(&path(annotation::EXTERNAL_CREATE_PENDING), Some(begun.as_str().into()))
+                        .remove(&path(annotation::EXTERNAL_CREATE_PENDING))
+                        // The provider does not watch that annotation; this one wakes it.
+                        .set(&path(annotation::RESUMED), begun.as_str().into());
+                    let why = "an operator decided to go on with a create that was cut off";
+                    let _written = self
+                        .workspaces(identity.kind)
+                        .patch(&Planned::new(&**workspace)?, edit, why)
+                        .await?;
+                    self.tell(
+                        seen,
+                        Severity::Warning,
+                        "CreateResumed",
+                        "Resume",
+                        &format!("the interrupted create of Workspace {} goes on", identity.name),
+                    );
+                }
+            }
+            Step::LetGo { why } => {
+                if let WorkspaceSeen::Present(workspace) = &seen.workspace {
+                    let change = Change::spec(let_go_spec(workspace, identity.kind), Compare::Exact);
+                    self.change_workspace(seen, &change, why).await?;
+                    let note = format!(
+                        "Workspace {} and everything that it made are left in place: {why}",
+                        identity.name
+                    );
+                    self.tell(seen, Severity::Warning, "WorkspaceLetGo", "LetGo", &note);
+                }
+            }
+            Step::Delete => {
+                if let WorkspaceSeen::Present(workspace) = &seen.workspace {
+                    let workspaces = self.workspaces(identity.kind);
+                    let ours = Ours::by_identity(&workspaces, Planned::new(&**workspace)?, identity.owns(workspace))?;
+                    let _deleted = workspaces.delete(&ours, "its apply is being deleted").await?;
+                }
+            }
+            Step::ReleaseWhenGone => {
+                let live = self
+                    .workspaces(identity.kind)
+                    .live(identity.workspace_namespace(), &identity.name)
+                    .await?;
+                if live.is_some_and(|live| identity.owns(&live)) {
+                    // The cache has not seen it yet.
+                    return Err(Failure::LostRace {
+                        object: ObjectRef::new("Workspace", identity.workspace_namespace(), &identity.name),
+                        race: Race::Changed,
+                    });
+                }
+                self.release(&apply, "its Workspace is gone").await?;
+            }
+            Step::Release => {
+                self.release(&apply, "no Workspace of its own has to be destroyed")
+                    .await?
+            }
+        }
+        Ok(())
+    }
+
+    async fn release(&self, apply: &Planned<'_, WorkspaceTemplateApply>, why: &str) -> Result<(), Failure> {
+        let _written = self.applies().remove_finalizers(apply, &FINALIZERS, why).await?;
+        Ok(())
+    }
+
+    async fn change_workspace(&self, seen: &Observed, change: &Change, why: &str) -> Result<(), Failure> {
+        let WorkspaceSeen::Present(workspace) = &seen.workspace else {
+            return Ok(());
+        };
+        let workspaces = self.workspaces(seen.identity.kind);
+        let ours = Ours::by_identity(&workspaces, Planned::new(&**workspace)?, seen.identity.owns(workspace))?;
+        let _written = workspaces.change(&ours, change, why).await?;
+        Ok(())
+    }
+
+    async fn protect(&self, input: &Input) -> Result<(), Failure> {
+        let key = Key::namespaced(input.namespace(), input.name());
+        match input {
+            Input::Secret { .. } => {
+                protect(
+                    &self.writer.of::<PartialObjectMeta<Secret>>(),
+                    self.caches.secrets.get(&key).as_deref(),
+                )
+                .await
+            }
+            Input::ConfigMap { .. } => {
+                protect(
+                    &self.writer.of::<PartialObjectMeta<ConfigMap>>(),
+                    self.caches.config_maps.get(&key).as_deref(),
+                )
+                .await
+            }
+        }
+    }
+
+    fn tell(&self, seen: &Observed, severity: Severity, reason: &str, action: &str, note: &str) {
+        self.events
+            .publish(seen.apply.object_ref(&()), severity, reason, action, note);
+    }
+
+    /// A Workspace with our marks whose apply is really gone, after a move or a finalizer removed by hand: it must not go on
+    /// changing a cloud that now belongs to somebody else.
+    async fn let_go_of_orphan(&self, key: &Key) -> Result<(), Failure> {
+        let (namespace, name) = (key.namespace().unwrap_or_default(), key.name());
+        for kind in WorkspaceKind::ALL {
+            let identity = Identity {
+                name: capt_api::names::workspace_name(namespace, name),
+                kind,
+                namespace: namespace.to_owned(),
+                apply: name.to_owned(),
+            };
+            let Some(workspace) = self.caches.workspaces.of(kind).get(&workspace_key(&identity)) else {
+                continue;
+            };
+            let ours = back_reference(&workspace) == Some((namespace, name));
+            if !ours || workspace.metadata.deletion_timestamp.is_some() || is_let_go(&workspace, kind) {
+                continue;
+            }
+            if self.applies().live(Some(namespace), name).await?.is_some() {
+                continue;
+            }
+            let workspaces = self.workspaces(kind);
+            let ours = Ours::by_identity(&workspaces, Planned::new(&*workspace)?, ours)?;
+            let change = Change::spec(let_go_spec(&workspace, kind), Compare::Exact);
+            let why = "its apply is gone, and so is the right to change what it made";
+            if !workspaces.change(&ours, &change, why).await?.is_unchanged() {
+                tracing::warn!(
+                    workspace = identity.name,
+                    applied = workspace.is_applied(),
+                    "Workspace let go: its apply does not exist any more"
+                );
+            }
+        }
+        Ok(())
+    }
+}
+
+async fn protect<K>(objects: &Objects<K>, input: Option<&K>) -> Result<(), Failure>
+where
+    K: Resource<DynamicType = ()> + serde::de::DeserializeOwned,
+{
+    let Some(input) = input else { return Ok(()) };
+    let why = "Terraform reads it, also to destroy";
+    let (FinalizerAdded::Unchanged | FinalizerAdded::Added(_) | FinalizerAdded::Deleting) = objects
+        .add_finalizer(
+            &Planned::new(input)?,
+            finalizer::WORKSPACE_INPUT,
+            &Default::default(),
+            why,
+        )
+        .await?;
+    Ok(())
+}

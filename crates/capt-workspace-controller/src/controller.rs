@@ -1,0 +1,268 @@
+//! Watches wired to reconcilers.
+
+use capt_api::names::{Manager, label};
+use capt_api::{Cluster, Workspace, WorkspaceKind, WorkspaceTemplate, WorkspaceTemplateApply};
+use capt_runtime::app::{self, Setup};
+use capt_runtime::apply::Writer;
+use capt_runtime::args::CommonArgs;
+use capt_runtime::cache::Index;
+use capt_runtime::key::Key;
+use capt_runtime::queue::Queue;
+use capt_runtime::watch::Watch;
+use clap::Parser;
+use k8s_openapi::api::core::v1::{ConfigMap, Secret};
+use kube::api::PartialObjectMeta;
+use kube::{Resource, ResourceExt};
+
+use crate::act::Applies;
+use crate::inputs::{Inputs, is_protected};
+use crate::observe::{Caches, Workspaces, listed_inputs, referenced, template_key};
+use crate::plan::Settings;
+use crate::render::Input;
+use crate::template::Templates;
+use crate::workspace::back_reference;
+
+/// Checks WorkspaceTemplates and turns WorkspaceTemplateApplies into Terraform Workspaces.
+#[derive(Parser, Debug)]
+#[command(name = Manager::Workspace.as_str(), version)]
+pub struct Args {
+    #[command(flatten)]
+    common: CommonArgs,
+
+    /// The kind of Workspace that new applies get: tf.upbound.io/v1beta1 (cluster-scoped) or tf.m.upbound.io/v1beta1
+    /// (namespaced). Existing applies keep theirs.
+    #[arg(long, env = "CAPT_WORKSPACE_KIND", default_value_t = WorkspaceKind::ClusterScoped, value_name = "GROUP/VERSION", help_heading = "Terraform")]
+    workspace_kind: WorkspaceKind,
+
+    /// Let applies use templates, Secrets and ConfigMaps of other namespaces. Whoever may write an apply can then read them
+    /// through Terraform.
+    #[arg(long, env = "CAPT_ALLOW_CROSS_NAMESPACE_TEMPLATES", help_heading = "Terraform")]
+    allow_cross_namespace_templates: bool,
+
+    /// Go on by itself with a first apply that a restart of the provider cut off. Only safe when a second create of the same
+    /// resources is harmless.
+    #[arg(long, env = "CAPT_RESUME_INTERRUPTED_CREATES", help_heading = "Terraform")]
+    resume_interrupted_creates: bool,
+
+    /// Declare that Terraform's backend is reached from both management clusters, so that clusterctl may move applies.
+    #[arg(long, env = "CAPT_SHARED_TERRAFORM_BACKEND", help_heading = "Terraform")]
+    shared_terraform_backend: bool,
+}
+
+/// Runs until a signal ends it.
+pub fn run(args: Args) -> anyhow::Result<()> {
+    let settings = Settings {
+        allow_cross_namespace: args.allow_cross_namespace_templates,
+        resume_interrupted_creates: args.resume_interrupted_creates,
+        shared_backend: args.shared_terraform_backend,
+    };
+    app::run(Manager::Workspace, args.common, |setup| {
+        wire(setup, args.workspace_kind, settings)
+    })
+}
+
+/// How applies are found from what they depend on.
+struct Indexes {
+    by_template: Index<WorkspaceTemplateApply, Key>,
+    by_cluster: Index<WorkspaceTemplateApply, Key>,
+    by_secret: Index<WorkspaceTemplateApply, Key>,
+    by_input: Index<WorkspaceTemplateApply, Input>,
+    by_awaited: Index<WorkspaceTemplateApply, String>,
+}
+
+impl Indexes {
+    fn on(applies: &Watch<WorkspaceTemplateApply>) -> Self {
+        Self {
+            by_template: applies.index(|apply| vec![template_key(apply)]),
+            by_cluster: applies.index(|apply| {
+                let cluster = apply.labels().get(label::CLUSTER_NAME);
+                cluster
+                    .map(|name| Key::namespaced(&apply.namespace().unwrap_or_default(), name))
+                    .into_iter()
+                    .collect()
+            }),
+            by_secret: applies.index(|apply| {
+                apply
+                    .spec
+                    .wait_for_secrets
+                    .iter()
+                    .map(|secret| referenced(apply, secret))
+                    .collect()
+            }),
+            by_input: applies.index(listed_inputs),
+            // By bare name: it may be an apply's or a Workspace's, in this namespace or in none.
+            by_awaited: applies.index(|apply| {
+                apply
+                    .spec
+                    .wait_for_workspaces
+                    .iter()
+                    .map(|awaited| awaited.name.clone())
+                    .collect()
+            }),
+        }
+    }
+}
+
+fn wire(setup: &mut Setup, default_kind: WorkspaceKind, settings: Settings) -> anyhow::Result<()> {
+    let (client, scope) = (setup.client(), setup.scope().clone());
+    let writer = Writer::new(client.clone(), Manager::Workspace);
+    let (template_queue, apply_queue) = (setup.queue("workspacetemplate"), setup.queue("workspacetemplateapply"));
+    let (secret_queue, map_queue) = (setup.queue("secret"), setup.queue("configmap"));
+
+    let mut applies = Watch::<WorkspaceTemplateApply>::namespaced(client.clone(), &scope, &()).filtered(&scope);
+    let indexes = Indexes::on(&applies);
+    applies.notify(&apply_queue);
+    applies.on_change(&apply_queue, {
+        let by_awaited = indexes.by_awaited.clone();
+        move |change| by_awaited.keys(&change.key.name().to_owned())
+    });
+    // An input that is listed no longer is looked at; so is one whose apply has gone.
+    for (queue, wants_secrets) in [(&secret_queue, true), (&map_queue, false)] {
+        applies.notify_referenced(queue, move |apply| {
+            let inputs = listed_inputs(apply)
+                .into_iter()
+                .filter(|input| matches!(input, Input::Secret { .. }) == wants_secrets);
+            inputs
+                .map(|input| Key::namespaced(input.namespace(), input.name()))
+                .collect()
+        });
+    }
+
+    // Not filtered by label: an apply may use a template that everybody shares.
+    let mut templates = Watch::<WorkspaceTemplate>::namespaced(client.clone(), &scope, &());
+    templates.notify(&template_queue);
+    templates.on_change(&apply_queue, {
+        let by_template = indexes.by_template.clone();
+        move |change| by_template.keys(&change.key)
+    });
+
+    let mut clusters = Watch::<Cluster>::namespaced(client.clone(), &scope, &()).prune(|cluster| cluster.status = None);
+    clusters.on_change(&apply_queue, {
+        let by_cluster = indexes.by_cluster.clone();
+        move |change| by_cluster.keys(&change.key)
+    });
+
+    let mut secrets = Watch::<PartialObjectMeta<Secret>>::namespaced(client.clone(), &scope, &());
+    notify_of_input(&mut secrets, &secret_queue, &apply_queue, &indexes, secret_input);
+    let mut maps = Watch::<PartialObjectMeta<ConfigMap>>::namespaced(client.clone(), &scope, &());
+    notify_of_input(&mut maps, &map_queue, &apply_queue, &indexes, map_input);
+    let caches = Caches {
+        templates: setup.start(templates),
+        clusters: setup.start(clusters),
+        secrets: setup.start(secrets),
+        config_maps: setup.start(maps),
+        workspaces: Workspaces {
+            cluster_scoped: watch_workspaces(setup, WorkspaceKind::ClusterScoped, &apply_queue, &indexes),
+            namespaced: watch_workspaces(setup, WorkspaceKind::Namespaced, &apply_queue, &indexes),
+        },
+        applies: setup.start(applies),
+    };
+
+    setup.controller(
+        "workspacetemplate",
+        template_queue,
+        &caches.templates,
+        Templates {
+            cache: caches.templates.clone(),
+            objects: writer.of(),
+        },
+    );
+    let (secret_cache, map_cache) = (caches.secrets.clone(), caches.config_maps.clone());
+    setup.controller(
+        "secret",
+        secret_queue,
+        &secret_cache,
+        inputs(&writer, &secret_cache, &indexes, secret_input),
+    );
+    setup.controller(
+        "configmap",
+        map_queue,
+        &map_cache,
+        inputs(&writer, &map_cache, &indexes, map_input),
+    );
+    let (events, applies) = (setup.events(), caches.applies.clone());
+    setup.controller(
+        "workspacetemplateapply",
+        apply_queue,
+        &applies,
+        Applies {
+            caches,
+            writer,
+            events,
+            default_kind,
+            settings,
+        },
+    );
+    Ok(())
+}
+
+fn secret_input(key: &Key) -> Input {
+    Input::Secret {
+        namespace: key.namespace().unwrap_or_default().to_owned(),
+        name: key.name().to_owned(),
+    }
+}
+
+fn map_input(key: &Key) -> Input {
+    Input::ConfigMap {
+        namespace: key.namespace().unwrap_or_default().to_owned(),
+        name: key.name().to_owned(),
+    }
+}
+
+fn inputs<K>(
+    writer: &Writer,
+    cache: &capt_runtime::cache::Cache<K>,
+    indexes: &Indexes,
+    input: fn(&Key) -> Input,
+) -> Inputs<K>
+where
+    K: Resource<DynamicType = ()>,
+{
+    Inputs {
+        cache: cache.clone(),
+        objects: writer.of(),
+        applies: writer.of(),
+        by_input: indexes.by_input.clone(),
+        input,
+    }
+}
+
+/// A changed input concerns the applies that read it or wait for it; a protected one also concerns itself.
+fn notify_of_input<K>(watch: &mut Watch<K>, own: &Queue, applies: &Queue, indexes: &Indexes, input: fn(&Key) -> Input)
+where
+    K: Resource + Clone + serde::de::DeserializeOwned + Send + Sync + 'static,
+{
+    watch.on_change(own, |change| match &change.new {
+        Some(object) if is_protected(&**object) => vec![change.key.clone()],
+        _ => Vec::new(),
+    });
+    let (by_secret, by_input) = (indexes.by_secret.clone(), indexes.by_input.clone());
+    watch.on_change(applies, move |change| {
+        let input = input(&change.key);
+        let mut keys = by_input.keys(&input);
+        if matches!(input, Input::Secret { .. }) {
+            keys.extend(by_secret.keys(&change.key));
+        }
+        keys
+    });
+}
+
+fn watch_workspaces(
+    setup: &mut Setup,
+    kind: WorkspaceKind,
+    applies: &Queue,
+    indexes: &Indexes,
+) -> capt_runtime::cache::Cache<Workspace> {
+    let mut watch =
+        Watch::<Workspace>::cluster_scoped(setup.client(), &kind.api_resource()).named(format!("Workspace ({kind})"));
+    watch.notify_referenced(applies, |workspace| {
+        back_reference(workspace)
+            .map(|(namespace, name)| Key::namespaced(namespace, name))
+            .into_iter()
+            .collect()
+    });
+    let by_awaited = indexes.by_awaited.clone();
+    watch.on_change(applies, move |change| by_awaited.keys(&change.key.name().to_owned()));
+    setup.start(watch)
+}

@@ -1,0 +1,19 @@
+//! capt-workspace-controller: WorkspaceTemplates are checked, WorkspaceTemplateApplies become Terraform Workspaces.
+//!
+//! The only crate that knows the Terraform provider's API.
+
+mod act;
+mod controller;
+mod inputs;
+mod module;
+mod observe;
+mod placeholder;
+mod plan;
+mod rbac;
+mod render;
+mod template;
+mod terraform;
+mod workspace;
+
+pub use controller::{Args, run};
+pub use rbac::{EVERYWHERE, OWN_NAMESPACE};

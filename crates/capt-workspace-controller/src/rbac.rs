@@ -1,0 +1,52 @@
+//! What this controller may do, and why.
+
+use capt_runtime::rbac::{self, Rule};
+
+/// In its own namespace.
+pub const OWN_NAMESPACE: &[Rule] = rbac::OWN_NAMESPACE;
+
+/// Wherever it works.
+pub const EVERYWHERE: &[Rule] = &[
+    Rule {
+        groups: &["infrastructure.cluster.x-k8s.io"],
+        resources: &["workspacetemplates"],
+        verbs: &["list", "watch"],
+        why: "templates are checked and rendered",
+    },
+    Rule {
+        groups: &["infrastructure.cluster.x-k8s.io"],
+        resources: &["workspacetemplates/status", "workspacetemplateapplies/status"],
+        verbs: &["patch"],
+        why: "what is known about templates and applies",
+    },
+    Rule {
+        groups: &["infrastructure.cluster.x-k8s.io"],
+        resources: &["workspacetemplateapplies"],
+        verbs: &["get", "list", "watch", "patch"],
+        why: "applies are read, and carry a finalizer with the identity of their Workspace",
+    },
+    Rule {
+        groups: &["tf.upbound.io", "tf.m.upbound.io"],
+        resources: &["workspaces"],
+        verbs: &["get", "list", "watch", "create", "patch", "delete"],
+        why: "the Workspaces that are made from applies",
+    },
+    Rule {
+        groups: &["cluster.x-k8s.io"],
+        resources: &["clusters"],
+        verbs: &["list", "watch"],
+        why: "a paused Cluster pauses its applies",
+    },
+    Rule {
+        groups: &[""],
+        resources: &["secrets", "configmaps"],
+        verbs: &["list", "watch", "patch"],
+        why: "metadata only: inputs of Terraform are awaited, and protected by a finalizer until nobody needs them to destroy",
+    },
+    Rule {
+        groups: &["events.k8s.io"],
+        resources: &["events"],
+        verbs: &["create"],
+        why: "one Event per transition of an apply",
+    },
+];

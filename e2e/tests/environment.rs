@@ -1,0 +1,389 @@
+//! The environment itself: that its parts are the real ones and work together, that it heals, and that it goes without a trace.
+
+use std::io::{BufRead, BufReader};
+use std::path::Path;
+use std::process::{Command, Output, Stdio};
+
+use anyhow::{Context, Result, ensure};
+use capt_e2e::environment::{Environment, Port};
+use capt_e2e::{audit, components, process, testing, up};
+use k8s_openapi::api::core::v1::{ConfigMap, Secret};
+use kube::api::{DeleteParams, DynamicObject, PostParams};
+use kube::core::GroupVersionKind;
+use kube::discovery::ApiResource;
+use kube::runtime::wait::{await_condition, conditions};
+use kube::{Api, Client, ResourceExt};
+use nix::sys::signal::Signal;
+use serde_json::{Value, json};
+
+fn dynamic(client: &Client, api_version: &str, kind: &str, namespace: Option<&str>) -> Api<DynamicObject> {
+    let (group, version) = api_version.split_once('/').unwrap_or(("", api_version));
+    let resource = ApiResource::from_gvk(&GroupVersionKind::gvk(group, version, kind));
+    match namespace {
+        Some(namespace) => Api::namespaced_with(client.clone(), namespace, &resource),
+        None => Api::all_with(client.clone(), &resource),
+    }
+}
+
+async fn create(client: &Client, namespace: Option<&str>, object: Value) -> Result<DynamicObject> {
+    let object: DynamicObject = serde_json::from_value(object)?;
+    let types = object.types.clone().context("no type")?;
+    Ok(dynamic(client, &types.api_version, &types.kind, namespace)
+        .create(&PostParams::default(), &object)
+        .await?)
+}
+
+fn is_owned_by_cluster(name: &'static str) -> impl Fn(Option<&DynamicObject>) -> bool {
+    move |object| {
+        object.is_some_and(|object| {
+            object
+                .owner_references()
+                .iter()
+                .any(|owner| owner.kind == "Cluster" && owner.name == name)
+                && object
+                    .labels()
+                    .get("cluster.x-k8s.io/cluster-name")
+                    .is_some_and(|label| label == name)
+        })
+    }
+}
+
+#[tokio::test]
+async fn core_adopts_the_objects_that_a_cluster_names() -> Result<()> {
+    let client = testing::client().await?;
+    let namespace = testing::namespace(&client, "adopt").await?;
+    let captcluster = json!({
+        "apiVersion": "infrastructure.cluster.x-k8s.io/v1beta1", "kind": "CAPTCluster", "metadata": {"name": "network"},
+        "spec": {"region": "eu-west-1", "existingVpcId": "vpc-0123456789abcdef0"},
+    });
+    let captcontrolplane = json!({
+        "apiVersion": "controlplane.cluster.x-k8s.io/v1beta1", "kind": "CAPTControlPlane", "metadata": {"name": "service"},
+        "spec": {"version": "1.31", "workspaceTemplateRef": {"name": "local-eks"}, "controlPlaneConfig": {"region": "eu-west-1"}},
+    });
+    let cluster = json!({
+        "apiVersion": "cluster.x-k8s.io/v1beta2", "kind": "Cluster", "metadata": {"name": "adopted"},
+        "spec": {
+            "infrastructureRef": {"apiGroup": "infrastructure.cluster.x-k8s.io", "kind": "CAPTCluster", "name": "network"},
+            "controlPlaneRef": {"apiGroup": "controlplane.cluster.x-k8s.io", "kind": "CAPTControlPlane", "name": "service"},
+        },
+    });
+    for object in [captcluster, captcontrolplane, cluster] {
+        create(&client, Some(&namespace), object).await?;
+    }
+    let infrastructure = dynamic(
+        &client,
+        "infrastructure.cluster.x-k8s.io/v1beta1",
+        "CAPTCluster",
+        Some(&namespace),
+    );
+    await_condition(infrastructure, "network", is_owned_by_cluster("adopted")).await?;
+    let control_plane = dynamic(
+        &client,
+        "controlplane.cluster.x-k8s.io/v1beta1",
+        "CAPTControlPlane",
+        Some(&namespace),
+    );
+    await_condition(control_plane, "service", is_owned_by_cluster("adopted")).await?;
+    // Conversion is core's own webhook: the older version of the API answers too.
+    let older = dynamic(&client, "cluster.x-k8s.io/v1beta1", "Cluster", Some(&namespace))
+        .get("adopted")
+        .await?;
+    assert_eq!(
+        older.data.pointer("/spec/infrastructureRef/apiVersion"),
+        Some(&json!("infrastructure.cluster.x-k8s.io/v1beta1"))
+    );
+    Ok(())
+}
+
+#[tokio::test]
+async fn core_admission_refuses_a_bad_cluster() -> Result<()> {
+    let client = testing::client().await?;
+    let namespace = testing::namespace(&client, "admission").await?;
+    let cluster = |cidr: &str| {
+        json!({
+            "apiVersion": "cluster.x-k8s.io/v1beta2", "kind": "Cluster", "metadata": {"name": "networked"},
+            "spec": {
+                "clusterNetwork": {"pods": {"cidrBlocks": [cidr]}},
+                "infrastructureRef": {"apiGroup": "infrastructure.cluster.x-k8s.io", "kind": "CAPTCluster", "name": "a"},
+            },
+        })
+    };
+    let refused = create(&client, Some(&namespace), cluster("10.0.0.0/99"))
+        .await
+        .unwrap_err()
+        .to_string();
+    assert!(refused.contains("spec.clusterNetwork.pods.cidrBlocks"), "{refused}");
+    create(&client, Some(&namespace), cluster("10.0.0.0/16")).await?;
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_workspace_is_applied_and_destroyed_by_real_terraform() -> Result<()> {
+    let client = testing::client().await?;
+    let namespace = testing::namespace(&client, "workspace").await?;
+    let workspaces = dynamic(&client, "tf.upbound.io/v1beta1", "Workspace", None);
+    let module = "resource \"terraform_data\" \"it\" {\n  input = \"made\"\n}\noutput \"it\" {\n  value = terraform_data.it.output\n}\noutput \"hidden\" {\n  value     = \"s3cret\"\n  sensitive = true\n}\n";
+    let name = namespace.as_str();
+    create(
+        &client,
+        None,
+        json!({
+            "apiVersion": "tf.upbound.io/v1beta1", "kind": "Workspace", "metadata": {"name": name},
+            "spec": {
+                "forProvider": {"source": "Inline", "module": module},
+                "writeConnectionSecretToRef": {"name": "made", "namespace": namespace},
+            },
+        }),
+    )
+    .await?;
+    let ready = await_condition(workspaces.clone(), name, |object: Option<&DynamicObject>| {
+        object.is_some_and(|object| {
+            object
+                .data
+                .pointer("/status/conditions")
+                .and_then(Value::as_array)
+                .is_some_and(|conditions| {
+                    conditions
+                        .iter()
+                        .any(|condition| condition["type"] == "Ready" && condition["status"] == "True")
+                })
+        })
+    })
+    .await?
+    .context("the Workspace vanished")?;
+    assert_eq!(
+        ready.data.pointer("/status/atProvider/outputs"),
+        Some(&json!({"it": "made"}))
+    );
+    let secret = Api::<Secret>::namespaced(client.clone(), &namespace)
+        .get("made")
+        .await?;
+    assert_eq!(
+        secret
+            .data
+            .unwrap_or_default()
+            .get("hidden")
+            .map(|value| value.0.as_slice()),
+        Some(b"s3cret".as_slice())
+    );
+
+    let states: Api<Secret> = Api::namespaced(client.clone(), components::STATE_NAMESPACE);
+    let state = format!("tfstate-{name}-capt");
+    states
+        .get(&state)
+        .await
+        .context("Terraform keeps its state in the cluster")?;
+    workspaces.delete(name, &DeleteParams::background()).await?;
+    await_condition(
+        workspaces,
+        name,
+        conditions::is_deleted(&ready.uid().unwrap_or_default()),
+    )
+    .await?;
+    assert!(states.get_opt(&state).await?.is_none(), "destroy removes the state");
+    Ok(())
+}
+
+#[tokio::test]
+async fn the_audit_log_tells_the_components_apart() -> Result<()> {
+    let audit = audit::read(&testing::environment()?)?;
+    for who in [
+        "admin",
+        "cluster-api-core",
+        "provider-terraform",
+        "system:kube-controller-manager",
+    ] {
+        assert!(
+            audit.0.iter().any(|request| request.user() == who),
+            "no request by {who}"
+        );
+    }
+    Ok(())
+}
+
+/// An environment that a test may break; it is taken down when the test ends, however it ends.
+struct Scratch(Environment);
+
+impl Scratch {
+    fn named(name: &str) -> Result<Self> {
+        Ok(Self(Environment::named(name)?))
+    }
+
+    fn up(&self) -> Result<()> {
+        let output = program(self.0.name(), &["up"])?;
+        ensure!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        Ok(())
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        let _ = program(self.0.name(), &["down"]);
+    }
+}
+
+fn program(environment: &str, arguments: &[&str]) -> std::io::Result<Output> {
+    Command::new(env!("CARGO_BIN_EXE_capt-e2e"))
+        .args(["--env", environment])
+        .args(arguments)
+        .output()
+}
+
+#[tokio::test]
+async fn what_was_killed_comes_back_with_its_data() -> Result<()> {
+    let scratch = Scratch::named("test-heal")?;
+    let environment = &scratch.0;
+    // It runs beside the environment of the other tests: nothing is shared but the programs.
+    scratch.up()?;
+    let client = up::client(&environment.kubeconfig()).await?;
+    let maps: Api<ConfigMap> = Api::namespaced(client, "default");
+    let kept: ConfigMap = serde_json::from_value(json!({"metadata": {"name": "kept"}, "data": {"a": "b"}}))?;
+    maps.create(&PostParams::default(), &kept).await?;
+
+    for victim in [
+        components::ETCD,
+        components::API_SERVER,
+        components::CORE,
+        components::PROVIDER,
+    ] {
+        let before = environment.process(victim).context("it should run")?.process;
+        before.signal(Signal::SIGKILL);
+        before.stop(std::time::Duration::from_secs(5)).await;
+        let status = program(environment.name(), &["status"])?;
+        assert!(!status.status.success(), "status must say that {victim} is dead");
+        let said = String::from_utf8_lossy(&status.stdout).into_owned();
+        assert!(said.contains("not running") && said.contains("make up"), "{said}");
+
+        scratch.up()?;
+        let after = environment.process(victim).context("it should run again")?.process;
+        assert_ne!(before.pid, after.pid);
+        assert_eq!(
+            maps.get("kept").await?.data,
+            kept.data,
+            "the data survive the end of {victim}"
+        );
+    }
+    let status = program(environment.name(), &["status"])?;
+    assert!(status.status.success(), "{}", String::from_utf8_lossy(&status.stdout));
+
+    let untouched: Vec<i32> = process::marked(environment.dir())
+        .iter()
+        .map(|process| process.pid)
+        .collect();
+    scratch.up()?;
+    let now: Vec<i32> = process::marked(environment.dir())
+        .iter()
+        .map(|process| process.pid)
+        .collect();
+    assert_eq!(untouched, now, "an environment that is well is left alone");
+
+    let down = program(environment.name(), &["down"])?;
+    assert!(down.status.success(), "{}", String::from_utf8_lossy(&down.stderr));
+    assert!(process::marked(environment.dir()).is_empty(), "nothing is left running");
+    assert!(
+        !environment.exists() && environment.log(components::ETCD).exists(),
+        "data go, logs stay"
+    );
+    Ok(())
+}
+
+#[tokio::test]
+async fn an_interrupted_start_leaves_nothing_running() -> Result<()> {
+    let scratch = Scratch::named("test-interrupt")?;
+    for moment in ["start etcd", "start kube-apiserver", "start cluster-api-core"] {
+        let mut child = Command::new(env!("CARGO_BIN_EXE_capt-e2e"))
+            .args(["--env", scratch.0.name(), "up"])
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()?;
+        let mut lines = BufReader::new(child.stdout.take().context("no output")?).lines();
+        ensure!(
+            lines.any(|line| line.is_ok_and(|line| line.contains(moment))),
+            "{moment} never came"
+        );
+        nix::sys::signal::kill(nix::unistd::Pid::from_raw(i32::try_from(child.id())?), Signal::SIGINT)?;
+        let output = child.wait_with_output()?;
+        assert!(!output.status.success());
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(said.contains("nothing is left running"), "{said}");
+        assert!(
+            process::marked(scratch.0.dir()).is_empty(),
+            "interrupted at `{moment}`, but something still runs"
+        );
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_taken_port_is_named_with_a_way_out() -> Result<()> {
+    let scratch = Scratch::named("test-port")?;
+    let identities: Vec<&str> = components::IDENTITIES.iter().map(|(identity, _)| *identity).collect();
+    let settings = scratch.0.prepare(&identities)?;
+    let port = settings.port(Port::EtcdClient)?;
+    let _taken = std::net::TcpListener::bind(("127.0.0.1", port))?;
+    let output = program(scratch.0.name(), &["up"])?;
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(
+        !output.status.success()
+            && said.contains(&format!("port {port} of etcd is taken"))
+            && said.contains("make down"),
+        "{said}"
+    );
+    Ok(())
+}
+
+#[test]
+fn missing_tools_are_said_with_a_way_out() -> Result<()> {
+    let empty = tempfile::tempdir()?;
+    let run = |extra: &[(&str, &Path)]| -> Result<String> {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_capt-e2e"));
+        command
+            .args(["--env", "test-tools", "tools"])
+            .env("CAPT_CACHE_DIR", empty.path().join("cache"));
+        command.envs(extra.iter().copied());
+        let output = command.output()?;
+        ensure!(!output.status.success(), "it should have failed");
+        Ok(String::from_utf8(output.stderr)?)
+    };
+    let no_go = run(&[("PATH", empty.path())])?;
+    assert!(
+        no_go.contains("Go is not installed") && no_go.contains("install Go 1.26"),
+        "{no_go}"
+    );
+    let no_network = run(&[
+        ("GOPROXY", Path::new("http://127.0.0.1:1")),
+        ("GOMODCACHE", &empty.path().join("modules")),
+    ])?;
+    assert!(
+        no_network.contains("module proxy cannot be reached") && no_network.contains("GOPROXY"),
+        "{no_network}"
+    );
+    Ok(())
+}
+
+#[test]
+fn bad_requests_get_a_sentence() -> Result<()> {
+    for (environment, arguments, expected) in [
+        ("No Such", vec!["status"], "lower-case letters"),
+        (
+            "test-absent",
+            vec!["status"],
+            "is not up: run `make up ENV=test-absent`",
+        ),
+        ("test-absent", vec!["kubeconfig"], "is not up"),
+        ("test-absent", vec!["logs"], "no logs yet"),
+        (
+            testing::environment()?.name(),
+            vec!["logs", "nobody"],
+            "there is no log of `nobody`; there are:",
+        ),
+    ] {
+        let output = program(environment, &arguments)?;
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(
+            !output.status.success() && said.contains(expected),
+            "{arguments:?}: {said}"
+        );
+    }
+    Ok(())
+}
