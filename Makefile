@@ -17,6 +17,14 @@ DENY := $(CACHE)/cargo-deny-$(DENY_VERSION)/bin/cargo-deny
 
 ##@ Try it
 
+.PHONY: demo
+demo: programs ## Start everything, make a cluster from docs/examples/local and show it coming up
+	@$(E2E) demo
+
+.PHONY: demo-delete
+demo-delete: programs-quietly ## Delete that cluster, and show it going
+	@$(E2E) demo --delete
+
 .PHONY: up
 up: programs ## Start a real management cluster, or whatever of it has died (PROVIDER=simulator: without Terraform)
 	@$(E2E) up

@@ -3,6 +3,7 @@
 pub mod audit;
 pub mod cloud;
 pub mod components;
+pub mod demo;
 pub mod environment;
 pub mod logs;
 pub mod manifests;

@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use anyhow::Result;
 use capt_e2e::environment::{Environment, Provider};
 use capt_e2e::tools::Toolbox;
-use capt_e2e::{audit, cloud, components, logs, packages, status, up};
+use capt_e2e::{audit, cloud, components, demo, logs, packages, simulator, status, up};
 use clap::{Parser, Subcommand};
 use tokio::signal::unix::{SignalKind, signal};
 
@@ -27,6 +27,12 @@ enum Command {
         /// Who reconciles Workspaces.
         #[arg(long, env = "PROVIDER", value_enum, default_value = "terraform")]
         provider: Provider,
+    },
+    /// Start the environment if need be, make a cluster from docs/examples/local and show it coming up.
+    Demo {
+        /// Delete that cluster instead, and show it going.
+        #[arg(long)]
+        delete: bool,
     },
     /// End every process of the environment and forget its data; the logs stay.
     Down,
@@ -50,6 +56,8 @@ enum Command {
         #[command(subcommand)]
         command: cloud::Command,
     },
+    /// Reconcile Workspaces without Terraform.
+    Simulate(simulator::Args),
     /// Count the requests in the API server's audit log, by who asked and how.
     Requests,
     /// Build the pinned programs and print where they are.
@@ -87,6 +95,13 @@ async fn run(cli: Cli) -> Result<ExitCode> {
                 environment.kubeconfig().display()
             );
         }
+        Command::Demo { delete: true } => demo::delete(&environment).await?,
+        Command::Demo { delete: false } => {
+            let lock = environment.lock()?;
+            unless_interrupted(&environment, bring_up(&environment, Provider::Terraform)).await?;
+            drop(lock);
+            demo::create(&environment, &Toolbox::ready(environment.cache()).await?).await?;
+        }
         Command::Down => {
             let _lock = environment.lock()?;
             let ended = environment.destroy(components::SHUTDOWN).await?;
@@ -107,6 +122,7 @@ async fn run(cli: Cli) -> Result<ExitCode> {
             println!("{}", environment.kubeconfig().display());
         }
         Command::Cloud { command } => cloud::run(&environment, command).await?,
+        Command::Simulate(args) => simulator::run(args).await?,
         Command::Requests => print!("{}", audit::read(&environment)?.table()),
         Command::Tools => {
             for dir in Toolbox::ready(environment.cache()).await?.directories() {

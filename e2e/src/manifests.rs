@@ -1,6 +1,6 @@
 //! Objects from YAML into the API server: server-side apply, several at a time.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 use futures::{StreamExt, TryStreamExt, stream};
@@ -13,6 +13,17 @@ use kube::{Api, Client};
 use serde_json::Value;
 
 const MANAGER: &str = "capt-e2e";
+
+/// The YAML files of a directory, in order.
+pub fn files(dir: &Path) -> Result<Vec<PathBuf>> {
+    let mut files: Vec<PathBuf> = std::fs::read_dir(dir)
+        .with_context(|| format!("cannot read {}", dir.display()))?
+        .filter_map(|entry| entry.ok().map(|entry| entry.path()))
+        .filter(|path| path.extension().is_some_and(|extension| extension == "yaml"))
+        .collect();
+    files.sort();
+    Ok(files)
+}
 
 /// The documents of a YAML file.
 pub fn read(path: &Path) -> Result<Vec<Value>> {

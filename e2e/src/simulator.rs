@@ -2,7 +2,7 @@
 //! finalizer, connection secret and delays, without running Terraform.
 //!
 //! It follows the reconciler of crossplane-runtime v2.0.0 and the Workspace controller of provider-terraform v1.1.1 step
-//! by step; `e2e/tests/simulator.rs` compares it with the real one. Modules are Terraform's JSON syntax
+//! by step; `e2e/tests/simulator` compares it with the real one. Modules are Terraform's JSON syntax
 //! (`source: Inline`, `inlineFormat: JSON`), evaluated as far as `module` says, so that they also run on the real one.
 //!
 //! Faults are variables that a module declares: `fault_apply`, `fault_apply_once`, `fault_destroy` (a message),
@@ -41,12 +41,10 @@ use kube::{Api, Client};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::oneshot;
 
+use crate::components::STATE_NAMESPACE;
 use configs::ProviderConfigs;
 use reconcile::{Context, Trigger};
 use state::Backend;
-
-/// Where the states are kept, as in a real installation.
-const STATE_NAMESPACE: &str = "crossplane-system";
 
 #[derive(Debug, Clone, clap::Args)]
 pub struct Args {
@@ -91,6 +89,7 @@ struct Settings {
 /// Runs on the cluster that `KUBECONFIG` names until it is told to end. It stops at once, as a killed provider does: an
 /// apply that is running leaves its Workspace with an incomplete creation.
 pub async fn run(args: Args) -> Result<()> {
+    tracing_subscriber::fmt().init();
     let client = Client::try_default()
         .await
         .context("no cluster: set KUBECONFIG to the one whose Workspaces are to be simulated")?;

@@ -1,9 +1,15 @@
 //! What the tests on a real control plane share: a client, and a namespace of their own.
 
-use anyhow::{Context, Result};
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
 use k8s_openapi::api::core::v1::Namespace;
-use kube::api::{ObjectMeta, PostParams};
+use kube::api::{DynamicObject, ObjectMeta, PostParams};
+use kube::core::GroupVersionKind;
+use kube::discovery::ApiResource;
+use kube::runtime::wait::await_condition;
 use kube::{Api, Client};
+use serde_json::Value;
 
 use crate::environment::Environment;
 
@@ -37,4 +43,93 @@ pub async fn namespace(client: &Client, prefix: &str) -> Result<String> {
 pub fn environment() -> Result<Environment> {
     let name = std::env::var("CAPT_ENV").context("no environment: run the tests with `make test-e2e`")?;
     Environment::named(&name)
+}
+
+/// Objects of a kind, in a namespace or in none.
+pub fn objects(client: &Client, api_version: &str, kind: &str, namespace: Option<&str>) -> Api<DynamicObject> {
+    let (group, version) = api_version.split_once('/').unwrap_or(("", api_version));
+    let mut resource = ApiResource::from_gvk(&GroupVersionKind::gvk(group, version, kind));
+    if kind == "WorkspaceTemplateApply" {
+        resource.plural = "workspacetemplateapplies".into();
+    }
+    match namespace {
+        Some(namespace) => Api::namespaced_with(client.clone(), namespace, &resource),
+        None => Api::all_with(client.clone(), &resource),
+    }
+}
+
+/// Creates an object from JSON; it goes into the namespace unless that is `None`.
+pub async fn create(client: &Client, namespace: Option<&str>, object: Value) -> Result<DynamicObject> {
+    let object: DynamicObject = serde_json::from_value(object)?;
+    let types = object.types.clone().context("an object without apiVersion and kind")?;
+    Ok(objects(client, &types.api_version, &types.kind, namespace)
+        .create(&PostParams::default(), &object)
+        .await?)
+}
+
+/// How long a test waits for something that takes seconds.
+const PATIENCE: Duration = Duration::from_secs(120);
+
+/// Watches an object until `holds`; fails with the object as it stands when that takes too long.
+pub async fn until(
+    api: &Api<DynamicObject>,
+    name: &str,
+    what: &str,
+    holds: impl Fn(&DynamicObject) -> bool,
+) -> Result<DynamicObject> {
+    let object = watch(api, name, what, |object| object.is_some_and(&holds)).await?;
+    object.context("the object vanished")
+}
+
+/// Watches until there is no such object.
+pub async fn until_gone(api: &Api<DynamicObject>, name: &str) -> Result<()> {
+    watch(api, name, "gone", |object| object.is_none()).await.map(drop)
+}
+
+async fn watch(
+    api: &Api<DynamicObject>,
+    name: &str,
+    what: &str,
+    holds: impl Fn(Option<&DynamicObject>) -> bool,
+) -> Result<Option<DynamicObject>> {
+    if let Ok(object) = tokio::time::timeout(PATIENCE, await_condition(api.clone(), name, holds)).await {
+        return Ok(object?);
+    }
+    let now = match api.get_opt(name).await? {
+        Some(object) => serde_json::to_string_pretty(&object)?,
+        None => "absent".to_owned(),
+    };
+    bail!("{name}: not {what} within {} s; it is\n{now}", PATIENCE.as_secs())
+}
+
+/// A condition as `Status/Reason`; empty when there is none.
+pub fn condition(object: &DynamicObject, type_: &str) -> String {
+    let text = |condition: &Value, key: &str| {
+        condition
+            .get(key)
+            .and_then(Value::as_str)
+            .unwrap_or_default()
+            .to_owned()
+    };
+    let conditions = object.data.pointer("/status/conditions").and_then(Value::as_array);
+    let found = conditions
+        .into_iter()
+        .flatten()
+        .find(|condition| text(condition, "type") == type_);
+    found
+        .map(|condition| format!("{}/{}", text(condition, "status"), text(condition, "reason")))
+        .unwrap_or_default()
+}
+
+/// The message of a condition.
+pub fn message<'a>(object: &'a DynamicObject, type_: &str) -> &'a str {
+    let conditions = object.data.pointer("/status/conditions").and_then(Value::as_array);
+    let found = conditions
+        .into_iter()
+        .flatten()
+        .find(|condition| condition.get("type").and_then(Value::as_str) == Some(type_));
+    found
+        .and_then(|condition| condition.get("message"))
+        .and_then(Value::as_str)
+        .unwrap_or_default()
 }

@@ -149,14 +149,7 @@ impl Toolbox {
             .manifests
             .get(group)
             .with_context(|| format!("{group} has no manifests"))?;
-        let dir = root.join(dir);
-        let mut files: Vec<PathBuf> = fs::read_dir(&dir)
-            .with_context(|| format!("cannot read {}", dir.display()))?
-            .filter_map(|entry| entry.ok().map(|entry| entry.path()))
-            .filter(|path| path.extension().is_some_and(|extension| extension == "yaml"))
-            .collect();
-        files.sort();
-        Ok(files)
+        crate::manifests::files(&root.join(dir))
     }
 
     /// The directories that hold the programs, for a `PATH`.

@@ -2,7 +2,7 @@
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
@@ -169,7 +169,7 @@ async fn prepare_api(client: &Client, environment: &Environment, settings: &Sett
     for file in tools.manifests("provider-terraform", "package/crds")? {
         crds.extend(manifests::read(&file)?);
     }
-    for file in yaml_files(&repository("crds"))? {
+    for file in manifests::files(&repository("crds"))? {
         crds.extend(manifests::read(&file)?);
     }
     let namespaces = [STATE_NAMESPACE, components::CONTROLLER_NAMESPACE];
@@ -273,7 +273,7 @@ async fn finish_api(client: &Client, environment: &Environment, settings: &Setti
             "spec": {"pluginCache": false, "configuration": backend},
         }));
     }
-    for file in yaml_files(&repository("docs/examples/local/templates"))? {
+    for file in manifests::files(&repository("docs/examples/local/templates"))? {
         objects.extend(manifests::read(&file)?);
     }
     manifests::apply(client, objects).await
@@ -311,16 +311,6 @@ fn webhook_client(environment: &Environment, settings: &Settings, path: &str) ->
     Ok(json!({"url": format!("https://127.0.0.1:{}{path}", settings.port(Port::CoreWebhook)?), "caBundle": authority}))
 }
 
-fn repository(relative: &str) -> std::path::PathBuf {
+fn repository(relative: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("..").join(relative)
-}
-
-fn yaml_files(dir: &Path) -> Result<Vec<std::path::PathBuf>> {
-    let mut files: Vec<_> = fs::read_dir(dir)
-        .with_context(|| format!("cannot read {}", dir.display()))?
-        .filter_map(|entry| entry.ok().map(|entry| entry.path()))
-        .filter(|path| path.extension().is_some_and(|extension| extension == "yaml"))
-        .collect();
-    files.sort();
-    Ok(files)
 }

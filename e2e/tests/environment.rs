@@ -6,32 +6,14 @@ use std::process::{Command, Output, Stdio};
 
 use anyhow::{Context, Result, ensure};
 use capt_e2e::environment::{Environment, Port};
+use capt_e2e::testing::{condition, create, objects, until};
 use capt_e2e::{audit, components, process, testing, up};
 use k8s_openapi::api::core::v1::{ConfigMap, Secret};
 use kube::api::{DeleteParams, DynamicObject, PostParams};
-use kube::core::GroupVersionKind;
-use kube::discovery::ApiResource;
 use kube::runtime::wait::{await_condition, conditions};
-use kube::{Api, Client, ResourceExt};
+use kube::{Api, ResourceExt};
 use nix::sys::signal::Signal;
-use serde_json::{Value, json};
-
-fn dynamic(client: &Client, api_version: &str, kind: &str, namespace: Option<&str>) -> Api<DynamicObject> {
-    let (group, version) = api_version.split_once('/').unwrap_or(("", api_version));
-    let resource = ApiResource::from_gvk(&GroupVersionKind::gvk(group, version, kind));
-    match namespace {
-        Some(namespace) => Api::namespaced_with(client.clone(), namespace, &resource),
-        None => Api::all_with(client.clone(), &resource),
-    }
-}
-
-async fn create(client: &Client, namespace: Option<&str>, object: Value) -> Result<DynamicObject> {
-    let object: DynamicObject = serde_json::from_value(object)?;
-    let types = object.types.clone().context("no type")?;
-    Ok(dynamic(client, &types.api_version, &types.kind, namespace)
-        .create(&PostParams::default(), &object)
-        .await?)
-}
+use serde_json::json;
 
 fn is_owned_by_cluster(name: &'static str) -> impl Fn(Option<&DynamicObject>) -> bool {
     move |object| {
@@ -70,14 +52,14 @@ async fn core_adopts_the_objects_that_a_cluster_names() -> Result<()> {
     for object in [captcluster, captcontrolplane, cluster] {
         create(&client, Some(&namespace), object).await?;
     }
-    let infrastructure = dynamic(
+    let infrastructure = objects(
         &client,
         "infrastructure.cluster.x-k8s.io/v1beta1",
         "CAPTCluster",
         Some(&namespace),
     );
     await_condition(infrastructure, "network", is_owned_by_cluster("adopted")).await?;
-    let control_plane = dynamic(
+    let control_plane = objects(
         &client,
         "controlplane.cluster.x-k8s.io/v1beta1",
         "CAPTControlPlane",
@@ -85,7 +67,7 @@ async fn core_adopts_the_objects_that_a_cluster_names() -> Result<()> {
     );
     await_condition(control_plane, "service", is_owned_by_cluster("adopted")).await?;
     // Conversion is core's own webhook: the older version of the API answers too.
-    let older = dynamic(&client, "cluster.x-k8s.io/v1beta1", "Cluster", Some(&namespace))
+    let older = objects(&client, "cluster.x-k8s.io/v1beta1", "Cluster", Some(&namespace))
         .get("adopted")
         .await?;
     assert_eq!(
@@ -121,7 +103,7 @@ async fn core_admission_refuses_a_bad_cluster() -> Result<()> {
 async fn a_workspace_is_applied_and_destroyed_by_real_terraform() -> Result<()> {
     let client = testing::client().await?;
     let namespace = testing::namespace(&client, "workspace").await?;
-    let workspaces = dynamic(&client, "tf.upbound.io/v1beta1", "Workspace", None);
+    let workspaces = objects(&client, "tf.upbound.io/v1beta1", "Workspace", None);
     let module = "resource \"terraform_data\" \"it\" {\n  input = \"made\"\n}\noutput \"it\" {\n  value = terraform_data.it.output\n}\noutput \"hidden\" {\n  value     = \"s3cret\"\n  sensitive = true\n}\n";
     let name = namespace.as_str();
     create(
@@ -136,21 +118,10 @@ async fn a_workspace_is_applied_and_destroyed_by_real_terraform() -> Result<()> 
         }),
     )
     .await?;
-    let ready = await_condition(workspaces.clone(), name, |object: Option<&DynamicObject>| {
-        object.is_some_and(|object| {
-            object
-                .data
-                .pointer("/status/conditions")
-                .and_then(Value::as_array)
-                .is_some_and(|conditions| {
-                    conditions
-                        .iter()
-                        .any(|condition| condition["type"] == "Ready" && condition["status"] == "True")
-                })
-        })
+    let ready = until(&workspaces, name, "Ready", |object| {
+        condition(object, "Ready").starts_with("True/")
     })
-    .await?
-    .context("the Workspace vanished")?;
+    .await?;
     assert_eq!(
         ready.data.pointer("/status/atProvider/outputs"),
         Some(&json!({"it": "made"}))

@@ -30,11 +30,11 @@ use kube::{
 use serde_json::json;
 use tokio::time::{Instant, sleep, timeout};
 
-const DURATION: Duration = Duration::from_secs(3);
-const DEADLINE: Duration = Duration::from_secs(2);
-const RETRY: Duration = Duration::from_millis(400);
+const DURATION: Duration = Duration::from_secs(6);
+const DEADLINE: Duration = Duration::from_secs(4);
+const RETRY: Duration = Duration::from_millis(500);
 /// For the machine's own slowness.
-const SLACK: Duration = Duration::from_millis(1500);
+const SLACK: Duration = Duration::from_secs(3);
 const NAME: &str = "capt-test";
 
 struct Bench {
@@ -92,7 +92,7 @@ impl Bench {
     /// What a foreign participant writes, whatever clock it has.
     async fn write_as(&self, holder: &str, renewed: Timestamp) -> Result<()> {
         let body = json!({
-            "spec": {"holderIdentity": holder, "leaseDurationSeconds": 3, "renewTime": MicroTime(renewed)},
+            "spec": {"holderIdentity": holder, "leaseDurationSeconds": 6, "renewTime": MicroTime(renewed)},
         });
         self.leases
             .patch(NAME, &PatchParams::default(), &Patch::Merge(body))
@@ -128,7 +128,7 @@ async fn of_many_candidates_one_leads() -> Result<()> {
     let spec = bench.spec().await?;
     assert!(spec.holder_identity.is_some_and(|holder| holder.starts_with('c')));
     assert_eq!(spec.lease_transitions, Some(0));
-    assert_eq!(spec.lease_duration_seconds, Some(3));
+    assert_eq!(spec.lease_duration_seconds, Some(6));
     let (acquired, renewed) = (
         spec.acquire_time.context("acquireTime")?,
         spec.renew_time.context("renewTime")?,
@@ -315,15 +315,15 @@ async fn a_holder_that_promised_to_be_silent_for_longer_is_respected() -> Result
         },
         spec: Some(LeaseSpec {
             holder_identity: Some("slow".into()),
-            lease_duration_seconds: Some(6),
+            lease_duration_seconds: Some(9),
             renew_time: Some(MicroTime(Timestamp::now())),
             ..LeaseSpec::default()
         }),
     };
     bench.leases.create(&PostParams::default(), &lease).await?;
     let start = Instant::now();
-    let _leadership = timeout(Duration::from_secs(12), bench.candidate("next")?.acquire()).await?;
-    assert!(start.elapsed() >= Duration::from_secs(6), "{:?}", start.elapsed());
+    let _leadership = timeout(Duration::from_secs(20), bench.candidate("next")?.acquire()).await?;
+    assert!(start.elapsed() >= Duration::from_secs(9), "{:?}", start.elapsed());
     Ok(())
 }
 
@@ -378,7 +378,7 @@ async fn a_label_on_the_lease_does_not_end_the_leader() -> Result<()> {
 async fn in_all_the_turmoil_there_are_never_two_leaders() -> Result<()> {
     let bench = Bench::new("lease-turmoil").await?;
     let reigns: Arc<Mutex<Vec<(u32, Instant, Instant)>>> = Arc::default();
-    let end = Instant::now() + Duration::from_secs(30);
+    let end = Instant::now() + Duration::from_secs(40);
     let mut tasks = Vec::new();
     for n in 0..4_u32 {
         let gate = Gate::new(&bench.config).await?;
@@ -419,7 +419,7 @@ async fn in_all_the_turmoil_there_are_never_two_leaders() -> Result<()> {
     }
     let mut reigns = reigns.lock().unwrap().clone();
     reigns.sort_by_key(|(_, start, _)| *start);
-    assert!(reigns.len() >= 6, "only {} reigns", reigns.len());
+    assert!(reigns.len() >= 5, "only {} reigns", reigns.len());
     for pair in reigns.windows(2) {
         let ((a, _, ended), (b, started, _)) = (pair[0], pair[1]);
         assert!(

@@ -29,6 +29,7 @@ use capt_runtime::{
 };
 use clap::Parser;
 use gate::{Door, Gate};
+use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::{
     api::{
         coordination::v1::Lease,
@@ -150,10 +151,10 @@ async fn eventually<F: Future<Output = Result<bool>>>(what: &str, mut check: imp
         .with_context(|| format!("never: {what}"))?
 }
 
-/// Reports every pass and takes a given time for it.
+/// Reports every pass, and finishes it when the door is open.
 struct Recorder {
     passes: mpsc::UnboundedSender<Key>,
-    takes: Duration,
+    open: watch::Receiver<bool>,
     finished: Arc<AtomicUsize>,
 }
 
@@ -162,7 +163,7 @@ impl Reconciler for Recorder {
 
     async fn reconcile(&self, key: &Key) -> Result<Wake, Failure> {
         let _ = self.passes.send(key.clone());
-        sleep(self.takes).await;
+        let _ = self.open.clone().wait_for(|open| *open).await;
         self.finished.fetch_add(1, Ordering::SeqCst);
         Ok(Wake::OnEvent)
     }
@@ -173,11 +174,12 @@ struct Maps {
     cache: Cache<ConfigMap>,
     by_colour: Index<ConfigMap, String>,
     passes: mpsc::UnboundedReceiver<Key>,
+    open: watch::Sender<bool>,
     finished: Arc<AtomicUsize>,
 }
 
 impl Maps {
-    fn wire(setup: &mut Setup, takes: Duration) -> Self {
+    fn wire(setup: &mut Setup, open: bool) -> Self {
         let queue = setup.queue("configmap");
         let mut watch = Watch::<ConfigMap>::namespaced(setup.client(), setup.scope(), &()).filtered(setup.scope());
         // Every namespace has one of these, made by the control plane.
@@ -188,9 +190,10 @@ impl Maps {
         let cache = setup.start(watch);
         let (sender, passes) = mpsc::unbounded_channel();
         let finished = Arc::new(AtomicUsize::new(0));
+        let open = watch::Sender::new(open);
         let recorder = Recorder {
             passes: sender,
-            takes,
+            open: open.subscribe(),
             finished: finished.clone(),
         };
         setup.controller("configmap", queue, &cache, recorder);
@@ -198,6 +201,7 @@ impl Maps {
             cache,
             by_colour,
             passes,
+            open,
             finished,
         }
     }
@@ -253,7 +257,7 @@ async fn caches_and_indexes_follow_the_server_within_their_scope() -> Result<()>
         "--watch-filter",
         "blue-team",
     ];
-    let (process, mut maps) = Process::start(&flags, |setup| Maps::wire(setup, Duration::ZERO)).await?;
+    let (process, mut maps) = Process::start(&flags, |setup| Maps::wire(setup, true)).await?;
     assert_eq!(maps.next_pass().await?, Key::namespaced(&here, "a"));
     assert_eq!(maps.names("red"), ["a"]);
     let a = maps.cache.get(&Key::namespaced(&here, "a")).context("a")?;
@@ -316,7 +320,7 @@ async fn what_vanished_while_the_server_was_away_is_told() -> Result<()> {
     let kubeconfig = kubeconfig_through(&gate).await?;
     let path = kubeconfig.path().to_string_lossy().into_owned();
     let flags = ["--leader-elect=false", "--namespace", &namespace, "--kubeconfig", &path];
-    let (process, mut maps) = Process::start(&flags, |setup| Maps::wire(setup, Duration::ZERO)).await?;
+    let (process, mut maps) = Process::start(&flags, |setup| Maps::wire(setup, true)).await?;
     let mut first = [maps.next_pass().await?, maps.next_pass().await?];
     first.sort();
     assert_eq!(
@@ -424,7 +428,7 @@ async fn a_crd_that_appears_later_is_waited_for_and_named() -> Result<()> {
         let (sender, passes) = mpsc::unbounded_channel();
         let recorder = Recorder {
             passes: sender,
-            takes: Duration::ZERO,
+            open: watch::Sender::new(true).subscribe(),
             finished: Arc::default(),
         };
         setup.controller("widget", queue, &cache, recorder);
@@ -548,7 +552,7 @@ async fn the_http_server_tells_health_metrics_and_log_level() -> Result<()> {
     let namespace = testing::namespace(&client, "rt-http").await?;
     create(&Api::namespaced(client, &namespace), &map("a", "red", None)?).await?;
     let flags = ["--namespace", &namespace, "--leader-elect-namespace", &namespace];
-    let (process, mut maps) = Process::start(&flags, |setup| Maps::wire(setup, Duration::ZERO)).await?;
+    let (process, mut maps) = Process::start(&flags, |setup| Maps::wire(setup, true)).await?;
     maps.next_pass().await?;
 
     assert_eq!(process.get("/readyz").await?, (200, "ok\n".into()));
@@ -618,23 +622,17 @@ async fn stopping_finishes_the_running_pass_and_releases_the_lease() -> Result<(
     let namespace = testing::namespace(&client, "rt-stop").await?;
     let api: Api<ConfigMap> = Api::namespaced(client.clone(), &namespace);
     create(&api, &map("a", "red", None)?).await?;
-    let flags = [
-        "--namespace",
-        &namespace,
-        "--leader-elect-namespace",
-        &namespace,
-        "--concurrency",
-        "1",
+    let mut flags = vec!["--namespace", &namespace, "--leader-elect-namespace", &namespace];
+    flags.extend([
         "--lease-duration",
-        "2s",
+        "6s",
         "--renew-deadline",
-        "1500ms",
+        "5s",
         "--retry-period",
-        "300ms",
-    ];
-    // Longer than the lease duration: the Lease must be renewed while the pass finishes.
-    let takes = Duration::from_secs(4);
-    let (process, mut maps) = Process::start(&flags, move |setup| Maps::wire(setup, takes)).await?;
+        "500ms",
+    ]);
+    flags.extend(["--concurrency", "1"]);
+    let (process, mut maps) = Process::start(&flags, |setup| Maps::wire(setup, false)).await?;
     maps.next_pass().await?;
     let holder = lease_holder(&client, &namespace).await?;
     assert!(!holder.is_empty());
@@ -646,13 +644,18 @@ async fn stopping_finishes_the_running_pass_and_releases_the_lease() -> Result<(
         Ok(code == 503 && text.contains("stopping"))
     })
     .await?;
-    sleep(Duration::from_secs(2)).await;
+    // While the pass goes on the Lease is renewed, beyond the time that it had when the signal came.
+    let expires = Timestamp::now() + SignedDuration::from_secs(6);
+    let leases: Api<Lease> = Api::namespaced(client.clone(), &namespace);
+    eventually("renewed for the running pass", || async {
+        let renewed = leases.get(LEASE).await?.spec.and_then(|spec| spec.renew_time);
+        Ok(renewed.is_some_and(|renewed| renewed.0 > expires))
+    })
+    .await?;
+    assert_eq!(lease_holder(&client, &namespace).await?, holder);
     assert_eq!(maps.finished.load(Ordering::SeqCst), 0, "still in work");
-    assert_eq!(
-        lease_holder(&client, &namespace).await?,
-        holder,
-        "held until the work is done"
-    );
+
+    maps.open.send_replace(true);
     process.stop().await?;
     assert_eq!(maps.finished.load(Ordering::SeqCst), 1, "the running pass was finished");
     assert!(maps.passes.try_recv().is_err(), "no new pass was started");
@@ -673,7 +676,7 @@ async fn work_that_outlasts_the_grace_period_is_named_and_keeps_the_lease() -> R
         "--grace-period",
         "1s",
     ];
-    let (process, mut maps) = Process::start(&flags, |setup| Maps::wire(setup, PATIENCE)).await?;
+    let (process, mut maps) = Process::start(&flags, |setup| Maps::wire(setup, false)).await?;
     maps.next_pass().await?;
     let error = process.stop().await.unwrap_err().to_string();
     assert!(
@@ -694,9 +697,9 @@ async fn a_standby_is_ready_but_idle_and_takes_over() -> Result<()> {
     let api: Api<ConfigMap> = Api::namespaced(client.clone(), &namespace);
     create(&api, &map("a", "red", None)?).await?;
     let flags = ["--namespace", &namespace, "--leader-elect-namespace", &namespace];
-    let (leader, mut leading) = Process::start(&flags, |setup| Maps::wire(setup, Duration::ZERO)).await?;
+    let (leader, mut leading) = Process::start(&flags, |setup| Maps::wire(setup, true)).await?;
     leading.next_pass().await?;
-    let (standby, mut waiting) = Process::start(&flags, |setup| Maps::wire(setup, Duration::ZERO)).await?;
+    let (standby, mut waiting) = Process::start(&flags, |setup| Maps::wire(setup, true)).await?;
     standby.ready().await?;
 
     // Its cache is warm and follows; its reconciler rests.
@@ -722,7 +725,7 @@ async fn a_process_that_loses_the_lease_ends_with_an_error() -> Result<()> {
     let api: Api<ConfigMap> = Api::namespaced(client.clone(), &namespace);
     create(&api, &map("a", "red", None)?).await?;
     let flags = ["--namespace", &namespace, "--leader-elect-namespace", &namespace];
-    let (process, mut maps) = Process::start(&flags, |setup| Maps::wire(setup, Duration::ZERO)).await?;
+    let (process, mut maps) = Process::start(&flags, |setup| Maps::wire(setup, true)).await?;
     maps.next_pass().await?;
     let taken = Patch::Merge(json!({"spec": {"holderIdentity": "intruder"}}));
     let leases: Api<Lease> = Api::namespaced(client.clone(), &namespace);
@@ -828,7 +831,7 @@ async fn a_server_that_is_away_at_the_start_is_waited_for() -> Result<()> {
             "--read-timeout",
             "1s",
         ];
-        let (process, mut maps) = Process::start(&flags, |setup| Maps::wire(setup, Duration::ZERO)).await?;
+        let (process, mut maps) = Process::start(&flags, |setup| Maps::wire(setup, true)).await?;
         eventually("says what it waits for", || async {
             let (code, text) = process.get("/readyz").await?;
             Ok(code == 503 && text.contains("[-] watch ConfigMap: ") && !text.contains("first list"))
@@ -865,7 +868,7 @@ async fn of_many_objects_none_is_forgotten() -> Result<()> {
     let namespace = testing::namespace(&client, "rt-many").await?;
     let api: Api<ConfigMap> = Api::namespaced(client, &namespace);
     let flags = ["--leader-elect=false", "--namespace", &namespace, "--concurrency", "5"];
-    let (process, mut maps) = Process::start(&flags, |setup| Maps::wire(setup, Duration::from_millis(5))).await?;
+    let (process, mut maps) = Process::start(&flags, |setup| Maps::wire(setup, true)).await?;
     process.ready().await?;
     let mut seen = BTreeSet::new();
     for n in 0..100 {

@@ -18,6 +18,7 @@ use tokio::{
     signal::unix::{SignalKind, signal},
     sync::watch,
     task::JoinSet,
+    time::Instant,
 };
 use tokio_util::sync::CancellationToken;
 
@@ -42,7 +43,7 @@ pub const VERSION: &str = env!("CARGO_PKG_VERSION");
 
 /// A controller waits for the network most of its time; on a large node, a thread per core would only cost memory.
 const MAX_THREADS: usize = 4;
-/// How long pending Events may take after the work has ended.
+/// How long pending Events may take after the work has ended, even when the work used up the grace period.
 const LAST_EVENTS: Duration = Duration::from_secs(2);
 
 /// Where a controller is wired: caches to queues, queues to reconcilers.
@@ -285,21 +286,21 @@ pub async fn run_until(
 
     tracing::info!(grace = ?args.grace_period, "stopping: running work is finished, none is started");
     health.stop();
+    let deadline = Instant::now() + args.grace_period;
     tokio::select! {
-        finished = controllers.finish(args.grace_period) => finished?,
+        finished = controllers.finish(deadline) => finished?,
         // Still renewed: until the last pass has ended nobody else may start.
         lost = keep(leadership.as_mut()) => bail!("leadership lost while stopping: {lost}"),
     }
     events_stop.cancel();
-    if tokio::time::timeout(LAST_EVENTS, recording).await.is_err() {
-        tracing::warn!("not all Events could be recorded in time");
-    }
-    if let Some(leadership) = leadership
-        && let Err(error) = leadership.release().await
-    {
-        let error = telemetry::api_error(&error);
-        tracing::warn!(error, "the Lease could not be released; it expires by itself");
-    }
+    let left = deadline.saturating_duration_since(Instant::now());
+    let last_events = async {
+        if tokio::time::timeout(left.max(LAST_EVENTS), recording).await.is_err() {
+            tracing::warn!("not all Events could be recorded in time");
+        }
+    };
+    // The successor need not wait for Events, which nothing depends on.
+    tokio::join!(release(leadership), last_events);
     tracing::info!("stopped");
     Ok(())
 }
@@ -316,6 +317,15 @@ async fn keep(leadership: Option<&mut Leadership>) -> Lost {
     match leadership {
         Some(leadership) => leadership.keep().await,
         None => std::future::pending().await,
+    }
+}
+
+async fn release(leadership: Option<Leadership>) {
+    if let Some(leadership) = leadership
+        && let Err(error) = leadership.release().await
+    {
+        let error = telemetry::api_error(&error);
+        tracing::warn!(error, "the Lease could not be released; it expires by itself");
     }
 }
 
@@ -344,12 +354,12 @@ impl Controllers {
         }
     }
 
-    /// Starts no more work and waits for what is running, but not longer than `grace`. After a failure the Lease must
-    /// be left to expire: what was cut off may still reach the API server.
-    async fn finish(&mut self, grace: Duration) -> anyhow::Result<()> {
+    /// Starts no more work and waits for what is running, until `deadline`. After a failure the Lease must be left to
+    /// expire: what was cut off may still reach the API server.
+    async fn finish(&mut self, deadline: Instant) -> anyhow::Result<()> {
         self.stop.cancel();
         let finished = async { while self.tasks.join_next().await.is_some() {} };
-        if tokio::time::timeout(grace, finished).await.is_ok() {
+        if tokio::time::timeout_at(deadline, finished).await.is_ok() {
             return Ok(());
         }
         let unfinished: Vec<String> = self

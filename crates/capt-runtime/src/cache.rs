@@ -651,7 +651,10 @@ mod tests {
         let object = object.0.ok().unwrap();
         assert!(object.metadata.managed_fields.is_none());
         let annotations = object.metadata.annotations.unwrap();
-        assert_eq!(annotations[LAST_APPLIED], "", "its place stays: a patch must know that there are annotations");
+        assert_eq!(
+            annotations[LAST_APPLIED], "",
+            "its place stays: a patch must know that there are annotations"
+        );
         assert_eq!(annotations["mine"], "1");
     }
 

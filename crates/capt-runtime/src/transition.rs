@@ -46,7 +46,9 @@ pub fn announce(
         if transition.from.is_none() && condition.status == "False" && condition.message.is_empty() {
             continue;
         }
-        let from = transition.from.map_or_else(|| "-".to_owned(), |(status, reason)| format!("{status}/{reason}"));
+        let from = transition
+            .from
+            .map_or_else(|| "-".to_owned(), |(status, reason)| format!("{status}/{reason}"));
         tracing::info!(
             condition = condition.type_,
             from,
@@ -56,8 +58,18 @@ pub fn announce(
             "transition"
         );
         if told.contains(&condition.type_.as_str()) {
-            let severity = if bad(condition) { Severity::Warning } else { Severity::Normal };
-            events.publish(about.clone(), severity, &condition.reason, &condition.type_, &condition.message);
+            let severity = if bad(condition) {
+                Severity::Warning
+            } else {
+                Severity::Normal
+            };
+            events.publish(
+                about.clone(),
+                severity,
+                &condition.reason,
+                &condition.type_,
+                &condition.message,
+            );
         }
     }
 }
@@ -80,13 +92,19 @@ mod tests {
 
     #[test]
     fn status_and_reason_make_a_transition_and_a_message_does_not() {
-        let before = [condition("Ready", "False", "Creating", "a"), condition("Failed", "False", "NoFailure", "")];
+        let before = [
+            condition("Ready", "False", "Creating", "a"),
+            condition("Failed", "False", "NoFailure", ""),
+        ];
         let after = [
             condition("Ready", "False", "WaitingForSecrets", "a"),
             condition("Failed", "False", "NoFailure", "changed"),
             condition("Paused", "False", "NotPaused", ""),
         ];
-        let told: Vec<_> = transitions(&before, &after).into_iter().map(|t| (t.condition.type_.as_str(), t.from)).collect();
+        let told: Vec<_> = transitions(&before, &after)
+            .into_iter()
+            .map(|t| (t.condition.type_.as_str(), t.from))
+            .collect();
         assert_eq!(told, [("Ready", Some(("False", "Creating"))), ("Paused", None)]);
     }
 }

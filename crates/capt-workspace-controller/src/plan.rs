@@ -531,9 +531,22 @@ fn provider_paused(workspace: &str) -> String {
     )
 }
 
-/// Why an apply is not ready; Synced and Ready say the same.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Why {
+/// Declares the reasons that Synced and Ready share, so that none is forgotten on either side.
+macro_rules! shared_reasons {
+    ($($name:ident),+ $(,)?) => {
+        /// Why an apply is not ready; Synced and Ready say the same.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+        enum Why { $( $name ),+ }
+
+        impl Why {
+            fn reasons(self) -> (Synced, Ready) {
+                match self { $( Self::$name => (Synced::$name, Ready::$name) ),+ }
+            }
+        }
+    };
+}
+
+shared_reasons! {
     NotApplied,
     WaitingForProvider,
     Applying,
@@ -558,28 +571,6 @@ impl Why {
             RenderError::Invalid { .. } => Self::InvalidTemplate,
             RenderError::CrossNamespace { .. } => Self::CrossNamespaceReference,
         }
-    }
-
-    fn reasons(self) -> (Synced, Ready) {
-        macro_rules! same {
-            ($($name:ident),+) => { match self { $( Self::$name => (Synced::$name, Ready::$name) ),+ } };
-        }
-        same!(
-            NotApplied,
-            WaitingForProvider,
-            Applying,
-            TerraformFailed,
-            CreateInterrupted,
-            StateLocked,
-            WorkspacePaused,
-            InvalidTemplate,
-            UnsafeVariable,
-            UnresolvedVariable,
-            CrossNamespaceReference,
-            OwnershipConflict,
-            NamespaceTerminating,
-            Deleting
-        )
     }
 }
 

@@ -207,7 +207,6 @@ async fn shape(bench: &Bench, suffix: &str, object: &DynamicObject) -> Value {
 }
 
 #[tokio::test]
-#[ignore = "needs an environment with the real provider-terraform"]
 async fn the_simulator_lives_as_the_real_provider_does() {
     let simulated = Bench::new("sim-compared").await;
     let _simulator = simulated.simulate(&[]).await;

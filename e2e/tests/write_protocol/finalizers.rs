@@ -197,6 +197,9 @@ async fn a_finalizer_on_a_secret_needs_no_sight_of_its_contents() -> Result<()> 
         );
     }
     assert_eq!(inputs.live_list(Some(&world.namespace), None).await?.len(), 1);
+    // None at all, which the server writes as `items: null` when it sends metadata only.
+    let none = inputs.live_list(Some(&world.namespace), Some("no=such")).await?;
+    assert!(none.is_empty());
     written(
         inputs
             .remove_finalizers(&Planned::new(&now)?, &[finalizer::WORKSPACE_INPUT], WHY)
@@ -226,16 +229,14 @@ async fn writers_at_the_same_moment_lose_nobodys_finalizer() -> Result<()> {
     const WRITERS: usize = 8;
     let world = World::new("wp-crowd").await?;
     let subjects = world.as_manager::<Subject>(Manager::ControlPlane);
+    let subjects = &subjects;
     world.subject("s").await?;
     let names: Vec<String> = (0..WRITERS).map(|index| format!("capt.dev/writer-{index}")).collect();
 
     let added = names.iter().map(|name| {
-        until_won(&subjects, &world.namespace, |seen| {
-            let subjects = &subjects;
-            async move {
-                let planned = Planned::new(&seen)?;
-                subjects.add_finalizer(&planned, name, &no_annotations(), WHY).await
-            }
+        until_won(subjects, &world.namespace, move |seen| async move {
+            let planned = Planned::new(&seen)?;
+            subjects.add_finalizer(&planned, name, &no_annotations(), WHY).await
         })
     });
     for outcome in join_all(added).await {
@@ -248,12 +249,9 @@ async fn writers_at_the_same_moment_lose_nobodys_finalizer() -> Result<()> {
 
     let (going, staying) = names.split_at(WRITERS / 2);
     let removed = going.iter().map(|name| {
-        until_won(&subjects, &world.namespace, |seen| {
-            let subjects = &subjects;
-            async move {
-                let planned = Planned::new(&seen)?;
-                subjects.remove_finalizers(&planned, &[name.as_str()], WHY).await
-            }
+        until_won(subjects, &world.namespace, move |seen| async move {
+            let planned = Planned::new(&seen)?;
+            subjects.remove_finalizers(&planned, &[name.as_str()], WHY).await
         })
     });
     for outcome in join_all(removed).await {

@@ -8,6 +8,7 @@ use kube::Resource;
 use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams};
 use kube::core::Request;
 use kube::core::params::GetParams;
+use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
@@ -216,7 +217,13 @@ impl<K: Resource> Objects<K> {
 struct Page<K> {
     #[serde(default)]
     metadata: k8s_openapi::apimachinery::pkg::apis::meta::v1::ListMeta,
+    /// An empty list of metadata comes as `null`.
+    #[serde(deserialize_with = "null_is_empty")]
     items: Vec<K>,
+}
+
+fn null_is_empty<'de, D: serde::Deserializer<'de>, K: DeserializeOwned>(deserializer: D) -> Result<Vec<K>, D::Error> {
+    Ok(Option::<Vec<K>>::deserialize(deserializer)?.unwrap_or_default())
 }
 
 fn decode(verb: Verb, object: &ObjectRef, text: &str) -> Result<Value, Failure> {
@@ -236,5 +243,29 @@ pub(super) fn unserialisable(object: &ObjectRef, error: &serde_json::Error) -> F
     Failure::Misuse {
         object: object.clone(),
         what: format!("it cannot be written as JSON ({:?} error)", error.classify()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use k8s_openapi::api::core::v1::ConfigMap;
+    use kube::core::PartialObjectMeta;
+
+    /// An API server's own answers: a missing list, unlike an empty one, is no answer to "is there none?".
+    #[test]
+    fn an_empty_list_may_be_null_but_not_missing() {
+        let page =
+            |text: &str| serde_json::from_str::<Page<PartialObjectMeta<ConfigMap>>>(text).map(|page| page.items.len());
+        assert_eq!(
+            page(r#"{"kind": "PartialObjectMetadataList", "metadata": {"resourceVersion": "1"}, "items": null}"#).ok(),
+            Some(0)
+        );
+        assert_eq!(page(r#"{"metadata": {}, "items": []}"#).ok(), Some(0));
+        assert_eq!(
+            page(r#"{"metadata": {}, "items": [{"metadata": {"name": "a"}}]}"#).ok(),
+            Some(1)
+        );
+        assert!(page(r#"{"metadata": {}}"#).is_err());
     }
 }
