@@ -18,6 +18,10 @@ pub const CONTROLLER_MANAGER: &str = "kube-controller-manager";
 pub const CORE: &str = "cluster-api-core";
 pub const PROVIDER: &str = "provider-terraform";
 pub const SIMULATOR: &str = "simulator";
+pub const CLUSTER_CONTROLLER: &str = "capt-cluster-controller";
+pub const CONTROL_PLANE_CONTROLLER: &str = "capt-controlplane-controller";
+pub const ENDPOINT_CONTROLLER: &str = "capt-endpoint";
+pub const SECRETS_CONTROLLER: &str = "capt-secrets";
 pub const WORKSPACE_CONTROLLER: &str = "capt-workspace-controller";
 
 /// A controller of this tree: where it serves its health, and what it may do.
@@ -29,19 +33,51 @@ pub struct OwnController {
     pub own_namespace: &'static [Rule],
 }
 
-pub const CONTROLLERS: &[OwnController] = &[OwnController {
-    name: WORKSPACE_CONTROLLER,
-    port: Port::WorkspaceController,
-    everywhere: capt_workspace_controller::EVERYWHERE,
-    own_namespace: capt_workspace_controller::OWN_NAMESPACE,
-}];
+pub const CONTROLLERS: &[OwnController] = &[
+    OwnController {
+        name: CLUSTER_CONTROLLER,
+        port: Port::ClusterController,
+        everywhere: capt_cluster_controller::EVERYWHERE,
+        own_namespace: capt_cluster_controller::OWN_NAMESPACE,
+    },
+    OwnController {
+        name: CONTROL_PLANE_CONTROLLER,
+        port: Port::ControlPlaneController,
+        everywhere: capt_controlplane_controller::EVERYWHERE,
+        own_namespace: capt_controlplane_controller::OWN_NAMESPACE,
+    },
+    OwnController {
+        name: ENDPOINT_CONTROLLER,
+        port: Port::EndpointController,
+        everywhere: capt_endpoint::EVERYWHERE,
+        own_namespace: capt_endpoint::OWN_NAMESPACE,
+    },
+    OwnController {
+        name: SECRETS_CONTROLLER,
+        port: Port::SecretsController,
+        everywhere: capt_secrets::EVERYWHERE,
+        own_namespace: capt_secrets::OWN_NAMESPACE,
+    },
+    OwnController {
+        name: WORKSPACE_CONTROLLER,
+        port: Port::WorkspaceController,
+        everywhere: capt_workspace_controller::EVERYWHERE,
+        own_namespace: capt_workspace_controller::OWN_NAMESPACE,
+    },
+];
 
 /// Where the controllers keep their Leases.
 pub const CONTROLLER_NAMESPACE: &str = "capt-system";
 
 /// What ends before what: nobody should lose the API server while it is still at work.
 pub const SHUTDOWN: &[&[&str]] = &[
-    &[WORKSPACE_CONTROLLER],
+    &[
+        CLUSTER_CONTROLLER,
+        CONTROL_PLANE_CONTROLLER,
+        ENDPOINT_CONTROLLER,
+        SECRETS_CONTROLLER,
+        WORKSPACE_CONTROLLER,
+    ],
     &[PROVIDER, SIMULATOR],
     &[CORE, CONTROLLER_MANAGER],
     &[API_SERVER],
@@ -55,6 +91,10 @@ pub const IDENTITIES: &[(&str, &str)] = &[
     (CORE, "capt:environment"),
     (PROVIDER, "capt:environment"),
     (SIMULATOR, "capt:environment"),
+    (CLUSTER_CONTROLLER, ""),
+    (CONTROL_PLANE_CONTROLLER, ""),
+    (ENDPOINT_CONTROLLER, ""),
+    (SECRETS_CONTROLLER, ""),
     (WORKSPACE_CONTROLLER, ""),
 ];
 

@@ -97,9 +97,11 @@ type Known = BTreeMap<Subject, DynamicObject>;
 /// Applies the example and shows the cluster coming up.
 pub async fn create(environment: &Environment, tools: &Toolbox) -> Result<()> {
     let client = up::client(&environment.kubeconfig()).await?;
-    manifests::apply(&client, manifests::read(&example())?)
-        .await
-        .context("cannot apply docs/examples/local/cluster.yaml")?;
+    for object in manifests::read(&example())? {
+        manifests::apply(&client, vec![object])
+            .await
+            .context("cannot apply docs/examples/local/cluster.yaml")?;
+    }
     println!("\nCluster {NAMESPACE}/{NAME} is applied; this is what happens to it:\n");
     follow(
         &client,
@@ -120,7 +122,7 @@ pub async fn create(environment: &Environment, tools: &Toolbox) -> Result<()> {
         environment,
         tools,
         "kubectl",
-        &["get", "captcluster,captcontrolplane,wtapply,workspace"],
+        &["get", "captcluster,captcontrolplane,wtapply,workspaces.tf.upbound.io"],
     )
     .await?;
     let kubeconfig = workload_kubeconfig(&client, environment).await?;
@@ -267,8 +269,11 @@ async fn follow(client: &Client, lines: impl Fn(&Known) -> Vec<Line>, ended: imp
             _ = ticks.tick() => {}
             () = tokio::time::sleep_until(deadline) => bail!("not finished after {}; `make status` and `make logs` may tell why", elapsed(PATIENCE)),
         }
+        if listed < Subject::ALL.len() {
+            continue;
+        }
         view.show(&lines(&known));
-        if listed >= Subject::ALL.len() && ended(&known) {
+        if ended(&known) {
             return Ok(());
         }
     }

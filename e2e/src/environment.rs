@@ -28,11 +28,15 @@ pub enum Port {
     CoreWebhook,
     CoreHealth,
     CoreDiagnostics,
+    ClusterController,
+    ControlPlaneController,
+    EndpointController,
+    SecretsController,
     WorkspaceController,
 }
 
 impl Port {
-    const ALL: [Self; 8] = [
+    const ALL: [Self; 12] = [
         Self::EtcdClient,
         Self::EtcdPeer,
         Self::ApiServer,
@@ -40,6 +44,10 @@ impl Port {
         Self::CoreWebhook,
         Self::CoreHealth,
         Self::CoreDiagnostics,
+        Self::ClusterController,
+        Self::ControlPlaneController,
+        Self::EndpointController,
+        Self::SecretsController,
         Self::WorkspaceController,
     ];
 }

@@ -38,7 +38,10 @@ pub async fn show(environment: &Environment, component: Option<&str>, lines: usi
     for line in all.iter().skip(all.len().saturating_sub(lines)) {
         writeln!(out, "{line}")?;
     }
-    while follow {
+    if !follow {
+        return Ok(());
+    }
+    loop {
         // A file offers nothing to wait on without a watcher of its own; a short look is what `tail -f` does too.
         sleep(Duration::from_millis(200)).await;
         if file.metadata()?.len() < file.stream_position()? {
@@ -47,7 +50,6 @@ pub async fn show(environment: &Environment, component: Option<&str>, lines: usi
         std::io::copy(&mut file, &mut out)?;
         out.flush()?;
     }
-    Ok(())
 }
 
 fn names(environment: &Environment) -> Vec<String> {

@@ -18,7 +18,7 @@ pub async fn show(environment: &Environment) -> Result<ExitCode> {
         tools: &tools,
     };
     println!(
-        "{:<28}{:<10}{:>9}{:>10}  READY",
+        "{:<30}{:<10}{:>9}{:>10}  READY",
         "COMPONENT", "VERSION", "PID", "MEMORY"
     );
     let (mut all_ready, mut total) = (true, 0);
@@ -28,7 +28,7 @@ pub async fn show(environment: &Environment) -> Result<ExitCode> {
         all_ready &= ready;
         total += memory;
     }
-    println!("{:<47}{:>10}", "", mebibytes(total));
+    println!("{:<49}{:>10}", "", mebibytes(total));
     if !all_ready {
         println!("\nNot everything is ready: `make up` starts what has died, `make logs C=<component>` shows why.");
         return Ok(ExitCode::FAILURE);
@@ -41,7 +41,7 @@ async fn describe(environment: &Environment, component: &Component) -> (String, 
     let Some(record) = environment.process(name) else {
         return (
             format!(
-                "{name:<28}{:<10}{:>9}{:>10}  no: not running",
+                "{name:<30}{:<10}{:>9}{:>10}  no: not running",
                 component.version, "-", "-"
             ),
             0,
@@ -55,7 +55,7 @@ async fn describe(environment: &Environment, component: &Component) -> (String, 
     };
     (
         format!(
-            "{name:<28}{:<10}{:>9}{:>10}  {ready}",
+            "{name:<30}{:<10}{:>9}{:>10}  {ready}",
             component.version,
             record.process.pid,
             mebibytes(memory)

@@ -407,6 +407,7 @@ pub mod endpoint {
                 WaitingForWorkspace = "WaitingForWorkspace",
                 EndpointMissing = "EndpointMissing",
                 EndpointInvalid = "EndpointInvalid",
+                EndpointUpdateFailed = "EndpointUpdateFailed",
                 EndpointCleared = "EndpointCleared",
             }
         }
@@ -427,6 +428,7 @@ pub mod secrets {
                 UnsafeKubeconfig = "UnsafeKubeconfig",
                 SourceMissing = "SourceMissing",
                 OwnershipConflict = "OwnershipConflict",
+                NamespaceTerminating = "NamespaceTerminating",
                 SecretsRemoved = "SecretsRemoved",
             }
         }

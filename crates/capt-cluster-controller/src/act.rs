@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use capt_api::cluster::CaptClusterStatus;
+use capt_api::conditions::is_true;
 use capt_api::external::cluster::ClusterFailure;
 use capt_api::names::finalizer;
 use capt_api::workspace::WorkspaceTemplateApplySpec;
@@ -18,7 +19,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use kube::Resource;
 use serde_json::{Value, json};
 
-use crate::judge::Refusal;
+use crate::judge::Trouble;
 use crate::observe::{Apply, Observed, Owner, Reads, Settings, observe};
 use crate::plan::{Plan, Step, plan};
 use crate::wish::Wish;
@@ -47,13 +48,16 @@ impl Reconciler for CaptClusters {
     type Error = Failure;
 
     async fn reconcile(&self, key: &Key) -> Result<Wake, Failure> {
-        let Some(mut seen) = observe(&self.reads, self.settings, key).await? else {
+        let Some((mut seen, blind)) = observe(&self.reads, self.settings, key).await? else {
             return Ok(Wake::OnEvent);
         };
         tracing::Span::current().record("generation", seen.capt_cluster.metadata.generation);
         let now = Timestamp::now();
         let mut planned = plan(&seen, now);
-        let mut acted = self.act(&seen, &planned.step).await;
+        let mut acted = match blind {
+            Some(failure) => Err(failure),
+            None => self.act(&seen, &planned.step).await,
+        };
         if let Ok(Acted::Found(apply)) = acted {
             // An apply that an earlier pass made, or one that the watch filter hides because its label is missing: it is
             // brought up to date now, since no event may follow.
@@ -67,16 +71,15 @@ impl Reconciler for CaptClusters {
                 None
             }
             Ok(Acted::Done | Acted::Found(_)) => None,
-            Err(failure) => match failure.class() {
-                // What was planned from is out of date, and so is the report.
-                Class::Conflict => return Err(failure),
-                Class::Terminal(_) => {
-                    seen.refusal = Some(Refusal::of(&failure));
+            // What was planned from is out of date, and so is the report.
+            Err(failure) if failure.class() == Class::Conflict => return Err(failure),
+            Err(failure) => {
+                if let Some(trouble) = Trouble::of(&failure) {
+                    seen.trouble = Some(trouble);
                     planned = plan(&seen, now);
-                    Some(failure)
                 }
-                Class::Transient | Class::Bug => Some(failure),
-            },
+                Some(failure)
+            }
         };
         let reported = self.report(&seen, &planned).await;
         match stumble {
@@ -90,21 +93,25 @@ impl CaptClusters {
     async fn act(&self, seen: &Observed, step: &Step) -> Result<Acted, Failure> {
         let capt_cluster = Planned::new(&*seen.capt_cluster)?;
         let parent = Parent::of(&capt_cluster);
-        let ours = || -> Result<Ours<'_, WorkspaceTemplateApply>, Failure> {
-            let Apply::Ours(apply) = &seen.apply else {
-                return Err(Failure::Misuse {
-                    object: ObjectRef::new("WorkspaceTemplateApply", None, &seen.apply_name()),
-                    what: "a step on the apply was planned without one".into(),
-                });
-            };
-            Ours::by_owner(&self.applies, Planned::new(&**apply)?, &parent)
+        let apply = || match &seen.apply {
+            Apply::Ours(apply) => Planned::new(&**apply),
+            _ => Err(Failure::Misuse {
+                object: ObjectRef::new("WorkspaceTemplateApply", None, &seen.apply_name()),
+                what: "a step on the apply was planned without one".into(),
+            }),
         };
+        let ours = || Ours::by_owner(&self.applies, apply()?, &parent);
         match step {
             Step::Nothing => {}
             Step::AddFinalizer => {
                 let added = self
                     .capt_clusters
-                    .add_finalizer(&capt_cluster, finalizer::CAPT_CLUSTER, &Default::default(), "a VPC may be made for it")
+                    .add_finalizer(
+                        &capt_cluster,
+                        finalizer::CAPT_CLUSTER,
+                        &Default::default(),
+                        "a VPC may be made for it",
+                    )
                     .await?;
                 if let FinalizerAdded::Added(fresh) = added {
                     return Ok(Acted::Rewritten(Box::new(fresh)));
@@ -112,46 +119,67 @@ impl CaptClusters {
             }
             Step::CreateApply(apply) => {
                 let why = "the CAPTCluster asks for a VPC";
-                let created = self.applies.create(&parent, Bond::Reference, (**apply).clone(), why).await?;
+                let created = self
+                    .applies
+                    .create(&parent, Bond::Reference, (**apply).clone(), why)
+                    .await?;
                 if let Created::Adopted(apply) | Created::Deleting(apply) = created {
                     return Ok(Acted::Found(Box::new(apply)));
                 }
             }
             Step::HoldApply => {
                 let why = "the VPC must not be destroyed before its CAPTCluster goes";
-                if let Apply::Ours(apply) = &seen.apply {
-                    let apply = Planned::new(&**apply)?;
-                    // An apply that is being deleted takes no hold; the next pass reports that.
-                    let _ = self.applies.add_finalizer(&apply, finalizer::CAPT_CLUSTER_HOLD, &Default::default(), why).await?;
-                }
+                // An apply that is being deleted takes no hold; the next pass reports that.
+                let _ = self
+                    .applies
+                    .add_finalizer(&apply()?, finalizer::CAPT_CLUSTER_HOLD, &Default::default(), why)
+                    .await?;
             }
             Step::AdoptApply => {
-                let _ = self.applies.adopt(&ours()?, &parent, Bond::Reference, "its ownerReference was missing").await?;
+                let _ = self
+                    .applies
+                    .adopt(&ours()?, &parent, Bond::Reference, "its ownerReference was missing")
+                    .await?;
             }
             Step::ChangeApply(wish) => {
-                let _ = self.applies.change(&ours()?, &change(wish)?, "the CAPTCluster asks for another VPC").await?;
+                let _ = self
+                    .applies
+                    .change(&ours()?, &change(wish)?, "the CAPTCluster asks for another VPC")
+                    .await?;
             }
             Step::RetainApply(retain) => {
-                let Apply::Ours(apply) = &seen.apply else { return Ok(Acted::Done) };
-                let mut spec = apply.spec.clone();
+                let mut spec = apply()?.object().spec.clone();
                 spec.retain_workspace_on_delete = retain.then_some(true);
                 let change = Change::spec(spec_json(&spec)?, Compare::Exact);
-                let why = if *retain { "the VPC is to be kept" } else { "the VPC is to be destroyed" };
+                let why = if *retain {
+                    "the VPC is to be kept"
+                } else {
+                    "the VPC is to be destroyed"
+                };
                 let _ = self.applies.change(&ours()?, &change, why).await?;
             }
             Step::DeleteApply => {
-                let _ = self.applies.delete(&ours()?, "its CAPTCluster is being deleted, and no control plane is left").await?;
+                let _ = self
+                    .applies
+                    .delete(
+                        &ours()?,
+                        "its CAPTCluster is being deleted, and no control plane is left",
+                    )
+                    .await?;
             }
             Step::ReleaseHold => {
-                if let Apply::Ours(apply) = &seen.apply {
-                    let why = "its CAPTCluster is being deleted, and no control plane is left";
-                    let apply = Planned::new(&**apply)?;
-                    let _ = self.applies.remove_finalizers(&apply, &[finalizer::CAPT_CLUSTER_HOLD], why).await?;
-                }
+                let why = "its CAPTCluster is being deleted, and no control plane is left";
+                let _ = self
+                    .applies
+                    .remove_finalizers(&apply()?, &[finalizer::CAPT_CLUSTER_HOLD], why)
+                    .await?;
             }
             Step::RemoveFinalizer => {
                 let why = "nothing that was made for it is left";
-                let _ = self.capt_clusters.remove_finalizers(&capt_cluster, &[finalizer::CAPT_CLUSTER], why).await?;
+                let _ = self
+                    .capt_clusters
+                    .remove_finalizers(&capt_cluster, &[finalizer::CAPT_CLUSTER], why)
+                    .await?;
                 tracing::info!("the CAPTCluster is released");
             }
         }
@@ -161,7 +189,10 @@ impl CaptClusters {
     async fn report(&self, seen: &Observed, plan: &Plan) -> Result<(), Failure> {
         if let Some(status) = &plan.status {
             let capt_cluster = Planned::new(&*seen.capt_cluster)?;
-            let outcome = self.capt_clusters.apply_status(&capt_cluster, status, "the VPC was looked at").await?;
+            let outcome = self
+                .capt_clusters
+                .apply_status(&capt_cluster, status, "the VPC was looked at")
+                .await?;
             if !outcome.is_unchanged() {
                 self.tell(seen, status);
             }
@@ -171,24 +202,30 @@ impl CaptClusters {
             && let Some(edit) = clearing(cluster)
         {
             let why = "the CAPTCluster's failure that it shows is over";
-            let _ = self.clusters.patch_status(&Planned::new(&**cluster)?, edit, why).await?;
+            let _ = self
+                .clusters
+                .patch_status(&Planned::new(&**cluster)?, edit, why)
+                .await?;
         }
         Ok(())
     }
 
-    /// One Event for what people wait for, and one for what goes wrong beside it.
+    /// Events: how ready the network is, and, when that does not change, what goes wrong and is mended beside it.
     fn tell(&self, seen: &Observed, status: &CaptClusterStatus) {
-        let before = seen.before().conditions;
-        let holds = |conditions: &[Condition], type_| capt_api::conditions::is_true(conditions, type_);
-        let either = |type_| holds(&before, type_) || holds(&status.conditions, type_);
+        let (before, after) = (seen.before().conditions, &status.conditions);
+        let (was, is) = (|type_| is_true(&before, type_), |type_| is_true(after, type_));
         let mut told = vec!["Ready"];
-        // While nothing is ready, Ready itself tells of the failure.
-        if either("VPCFailed") && holds(&status.conditions, "Ready") {
-            told.push("VPCFailed");
+        if was("Ready") && is("Ready") {
+            told.extend(is("VPCFailed").then_some("VPCFailed"));
+            told.extend((was("VPCFailed") && is("VPCReady")).then_some("VPCReady"));
         }
-        told.extend(["Deleting", "Paused"].into_iter().filter(|type_| either(type_)));
+        told.extend(
+            ["Deleting", "Paused"]
+                .into_iter()
+                .filter(|type_| was(type_) || is(type_)),
+        );
         let about = seen.capt_cluster.object_ref(&());
-        announce(&self.events, &about, &before, &status.conditions, &told, is_bad);
+        announce(&self.events, &about, &before, after, &told, is_bad);
     }
 }
 
@@ -196,9 +233,11 @@ impl CaptClusters {
 fn is_bad(condition: &Condition) -> bool {
     match condition.type_.as_str() {
         "VPCFailed" => condition.status == "True",
-        "Deleting" => ["DestroyFailed", "CreateInterrupted", "StateLocked", "DeletionTimeout"].contains(&condition.reason.as_str()),
+        "Deleting" => ["DestroyFailed", "CreateInterrupted", "StateLocked", "DeletionTimeout"]
+            .contains(&condition.reason.as_str()),
         "Ready" => {
-            let harmless = ["VPCCreating", "Deleting"].contains(&condition.reason.as_str()) || condition.reason.starts_with("Waiting");
+            let harmless = ["VPCCreating", "Deleting"].contains(&condition.reason.as_str())
+                || condition.reason.starts_with("Waiting");
             condition.status == "False" && !harmless
         }
         _ => false,
@@ -207,7 +246,10 @@ fn is_bad(condition: &Condition) -> bool {
 
 fn change(wish: &Wish) -> Result<Change, Failure> {
     let change = Change::spec(spec_json(&wish.spec)?, Compare::Exact);
-    Ok(wish.labels.iter().fold(change, |change, (key, value)| change.label(key, value.as_deref())))
+    Ok(wish
+        .labels
+        .iter()
+        .fold(change, |change, (key, value)| change.label(key, value.as_deref())))
 }
 
 fn spec_json(spec: &WorkspaceTemplateApplySpec) -> Result<Value, Failure> {
@@ -221,7 +263,10 @@ fn spec_json(spec: &WorkspaceTemplateApplySpec) -> Result<Value, Failure> {
 fn clearing(cluster: &Cluster) -> Option<Edit> {
     let shown: &ClusterFailure = cluster.status.as_ref()?.deprecated.as_ref()?.v1beta1.as_ref()?;
     let mut edit = Edit::new();
-    for (field, value) in [("failureReason", &shown.failure_reason), ("failureMessage", &shown.failure_message)] {
+    for (field, value) in [
+        ("failureReason", &shown.failure_reason),
+        ("failureMessage", &shown.failure_message),
+    ] {
         let path = ["status", "deprecated", "v1beta1", field];
         edit = edit.only_if(&path, value.as_ref().map(|value| json!(value)));
         if value.is_some() {

@@ -77,7 +77,8 @@ fn wire(setup: &mut Setup, settings: Settings) -> anyhow::Result<()> {
     let queue = setup.queue("captcluster");
     let holds = setup.queue("workspacetemplateapply");
 
-    let mut capt_clusters = Watch::<CaptCluster>::namespaced(setup.client(), setup.scope(), &()).filtered(setup.scope());
+    let mut capt_clusters =
+        Watch::<CaptCluster>::namespaced(setup.client(), setup.scope(), &()).filtered(setup.scope());
     // A parent labels its apply at birth, and puts the label back when it was taken away.
     let mut applies = Watch::<WorkspaceTemplateApply>::namespaced(setup.client(), setup.scope(), &())
         .filtered(setup.scope())
@@ -106,16 +107,33 @@ fn wire(setup: &mut Setup, settings: Settings) -> anyhow::Result<()> {
     });
     applies.on_change(&queue, move |change| by_apply.keys(&change.key));
     applies.on_change(&holds, |change| {
-        let held = change.new.as_ref().is_some_and(|apply| holder(&apply.metadata).is_some());
+        let held = change
+            .new
+            .as_ref()
+            .is_some_and(|apply| holder(&apply.metadata).is_some());
         held.then(|| change.key.clone()).into_iter().collect()
     });
     let owned = by_cluster.clone();
-    clusters.on_change(&queue, move |change| if matters(change) { owned.keys(&change.key) } else { Vec::new() });
-    clusters.on_change(&holds, move |change| if matters(change) { held_in.keys(&change.key) } else { Vec::new() });
+    clusters.on_change(&queue, move |change| {
+        if matters(change) {
+            owned.keys(&change.key)
+        } else {
+            Vec::new()
+        }
+    });
+    clusters.on_change(&holds, move |change| {
+        if matters(change) {
+            held_in.keys(&change.key)
+        } else {
+            Vec::new()
+        }
+    });
     // Only a control plane that goes, or changes hands, lets something happen here.
-    control_planes.on_change(&queue, move |change| match (owner(change.old.as_deref()), owner(change.new.as_deref())) {
-        (Some(old), new) if new.as_ref() != Some(&old) => by_cluster.keys(&old.0),
-        _ => Vec::new(),
+    control_planes.on_change(&queue, move |change| {
+        match (owner(change.old.as_deref()), owner(change.new.as_deref())) {
+            (Some(old), new) if new.as_ref() != Some(&old) => by_cluster.keys(&old.0),
+            _ => Vec::new(),
+        }
     });
 
     let applies = setup.start(applies);
@@ -129,6 +147,7 @@ fn wire(setup: &mut Setup, settings: Settings) -> anyhow::Result<()> {
             clusters: clusters.clone(),
             applies: applies.clone(),
             control_planes: planes_of,
+            live_capt_clusters: writer.of(),
             live_clusters: writer.of(),
             live_applies: writer.of(),
             live_control_planes: writer.of(),
@@ -155,7 +174,11 @@ fn wire(setup: &mut Setup, settings: Settings) -> anyhow::Result<()> {
 
 /// The applies of control planes are large, and only their names can matter here.
 fn drop_what_others_own(apply: &mut WorkspaceTemplateApply) {
-    if apply.finalizers().iter().any(|present| present == finalizer::CAPT_CONTROL_PLANE_HOLD) {
+    if apply
+        .finalizers()
+        .iter()
+        .any(|present| present == finalizer::CAPT_CONTROL_PLANE_HOLD)
+    {
         apply.spec.variables.clear();
         apply.status = None;
     }
@@ -164,7 +187,10 @@ fn drop_what_others_own(apply: &mut WorkspaceTemplateApply) {
 /// The Cluster that a control plane belongs to, by name and UID.
 fn owner(control_plane: Option<&ControlPlaneMeta>) -> Option<(Key, Option<String>)> {
     let metadata = &control_plane?.metadata;
-    Some((cluster_key(metadata)?, ClusterOwner::of(metadata).map(|owner| owner.uid.to_owned())))
+    Some((
+        cluster_key(metadata)?,
+        ClusterOwner::of(metadata).map(|owner| owner.uid.to_owned()),
+    ))
 }
 
 /// The UID that an object had which is not there any more, also when another has taken its name.
@@ -197,7 +223,13 @@ mod tests {
         assert_eq!(settings.deletion_timeout, SignedDuration::from_mins(30));
         assert!(settings.clear_cluster_failures && !settings.allow_cross_namespace);
 
-        let args = ["x", "--allow-cross-namespace-templates", "--clear-cluster-failures=false", "--vpc-ready-timeout", "90s"];
+        let args = [
+            "x",
+            "--allow-cross-namespace-templates",
+            "--clear-cluster-failures=false",
+            "--vpc-ready-timeout",
+            "90s",
+        ];
         let settings = Args::parse_from(args).settings();
         assert_eq!(settings.vpc_ready_timeout, SignedDuration::from_secs(90));
         assert!(!settings.clear_cluster_failures && settings.allow_cross_namespace);

@@ -13,8 +13,8 @@ use capt_runtime::events::{Events, Severity};
 use capt_runtime::key::Key;
 use capt_runtime::scope::has_paused_annotation;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
-use kube::core::PartialObjectMeta;
 use kube::Resource;
+use kube::core::PartialObjectMeta;
 
 use crate::observe::{cluster_key, is_being_moved};
 
@@ -32,8 +32,16 @@ pub(crate) struct Holds {
 
 /// The UID of the CAPTCluster that holds this apply; `None` when it is not held, or its holder cannot be told.
 pub(crate) fn holder(metadata: &ObjectMeta) -> Option<String> {
-    let held = metadata.finalizers.iter().flatten().any(|present| present == finalizer::CAPT_CLUSTER_HOLD);
-    let controller = metadata.owner_references.iter().flatten().find(|owner| owner.controller == Some(true));
+    let held = metadata
+        .finalizers
+        .iter()
+        .flatten()
+        .any(|present| present == finalizer::CAPT_CLUSTER_HOLD);
+    let controller = metadata
+        .owner_references
+        .iter()
+        .flatten()
+        .find(|owner| owner.controller == Some(true));
     let labelled = || metadata.labels.as_ref()?.get(label::OWNER_UID).cloned();
     let uid = controller.map(|controller| controller.uid.clone()).or_else(labelled);
     uid.filter(|_| held)
@@ -77,12 +85,15 @@ impl Reconciler for Holds {
             return Ok(Wake::OnEvent);
         }
         let why = "the CAPTCluster that held it is gone";
-        let released =
-            self.live_applies.remove_finalizers(&Planned::new(&live)?, &[finalizer::CAPT_CLUSTER_HOLD], why).await?;
+        let released = self
+            .live_applies
+            .remove_finalizers(&Planned::new(&live)?, &[finalizer::CAPT_CLUSTER_HOLD], why)
+            .await?;
         if !released.is_unchanged() {
             tracing::warn!(apply = %key, "{why}; released");
             let note = "the CAPTCluster that held this apply is gone, so it is not held any more";
-            self.events.publish(live.object_ref(&()), Severity::Warning, "HoldReleased", "Release", note);
+            self.events
+                .publish(live.object_ref(&()), Severity::Warning, "HoldReleased", "Release", note);
         }
         Ok(Wake::OnEvent)
     }
@@ -104,9 +115,7 @@ mod tests {
     fn the_holder_is_the_controller_or_else_the_label_and_only_of_a_held_apply() {
         let hold = json!([finalizer::CAPT_CLUSTER_HOLD]);
         let label = json!({label::OWNER_UID: "labelled"});
-        let owner = |controller: bool| {
-            json!([{"apiVersion": "x/v1", "kind": "CAPTCluster", "name": "n", "uid": "controller", "controller": controller}])
-        };
+        let owner = |controller: bool| json!([{"apiVersion": "x/v1", "kind": "CAPTCluster", "name": "n", "uid": "controller", "controller": controller}]);
         for (finalizers, labels, owners, expected) in [
             (&hold, &label, owner(true), Some("controller")),
             (&hold, &label, owner(false), Some("labelled")),

@@ -6,12 +6,13 @@ use capt_api::conditions::{self, Reason, workspace_apply};
 use capt_api::names::{finalizer, output, vpc_connection_secret};
 use capt_api::workspace::WorkspaceTemplateApplyStatus;
 use capt_api::{WorkspaceTemplateApply, conditions::bounded};
-use capt_runtime::error::Failure;
+use capt_runtime::error::{Class, Classified, Failure};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use kube::ResourceExt;
 
 use crate::network::{Network, network};
 use crate::observe::{Apply, FromSecret, Observed, Owner, vpc_id};
+use crate::wish::wish;
 
 /// The apply has not taken up its current spec yet; every word it says is about an earlier one.
 pub(crate) const PENDING: &str = "Pending";
@@ -79,33 +80,42 @@ impl Judgement {
     }
 }
 
-/// A write that the API server refused for good.
+/// A read or a write that cannot succeed before somebody changes something.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Refusal {
-    reason: VpcReady,
-    message: String,
+pub(crate) struct Trouble {
+    standing: Standing,
+    pub(crate) reason: VpcReady,
+    pub(crate) message: String,
 }
 
-impl Refusal {
-    pub(crate) fn of(failure: &Failure) -> Self {
-        let reason = match failure {
-            Failure::OwnershipConflict { .. } => VpcReady::OwnershipConflict,
-            Failure::NamespaceTerminating { .. } => VpcReady::NamespaceTerminating,
-            // Everything in the apply stems from this object's spec.
-            Failure::Invalid { .. } => VpcReady::InvalidVpcConfig,
-            _ => VpcReady::VpcCreationFailed,
+impl Trouble {
+    /// `None` for what passes by itself, which is nothing to report.
+    pub(crate) fn of(failure: &Failure) -> Option<Self> {
+        let standing = match failure.class() {
+            Class::Transient | Class::Conflict => return None,
+            // The user can do nothing about it, so it is no verdict on the user's wish.
+            Class::Bug => Standing::Failing,
+            Class::Terminal(_) => Standing::Refused,
         };
-        Self {
+        let (standing, reason) = match failure {
+            Failure::OwnershipConflict { .. } => (standing, VpcReady::OwnershipConflict),
+            Failure::NamespaceTerminating { .. } => (Standing::Idle, VpcReady::NamespaceTerminating),
+            // Everything in the apply stems from this object's spec.
+            Failure::Invalid { .. } => (standing, VpcReady::InvalidVpcConfig),
+            _ => (standing, VpcReady::VpcCreationFailed),
+        };
+        Some(Self {
+            standing,
             reason,
             message: failure.to_string(),
-        }
+        })
     }
 }
 
 /// How the VPC of an object that is not being deleted stands.
 pub(crate) fn judge(seen: &Observed) -> Judgement {
     use Standing::{Failing, Idle, Refused, Working};
-    match &seen.owner {
+    let cluster = match &seen.owner {
         Owner::Unnamed => {
             return Judgement::new(
                 Idle,
@@ -120,11 +130,15 @@ pub(crate) fn judge(seen: &Observed) -> Judgement {
                 format!("the Cluster {name}, which owns this object, is not there"),
             );
         }
-        Owner::Present(_) => {}
-    }
+        Owner::Present(cluster) => cluster,
+    };
     let name = seen.apply_name();
     let own_namespace = seen.capt_cluster.metadata.namespace.as_deref().unwrap_or_default();
-    match network(&seen.capt_cluster.spec, own_namespace, seen.settings.allow_cross_namespace) {
+    let template = match network(
+        &seen.capt_cluster.spec,
+        own_namespace,
+        seen.settings.allow_cross_namespace,
+    ) {
         Err(invalid) => return Judgement::new(Refused, invalid.reason, invalid.message),
         Ok(Network::Existing(id)) => {
             let mut message = format!("the existing VPC {id} is used");
@@ -135,11 +149,10 @@ pub(crate) fn judge(seen: &Observed) -> Judgement {
             }
             return Judgement::new(Standing::InPlace(id.to_owned()), VpcReady::ExistingVpcUsed, message);
         }
-        Ok(Network::Template(_)) => {}
-    }
-    if let Some(Refusal { reason, message }) = &seen.refusal {
-        let standing = if *reason == VpcReady::NamespaceTerminating { Idle } else { Refused };
-        return Judgement::new(standing, *reason, message.clone());
+        Ok(Network::Template(template)) => template,
+    };
+    if let Some(trouble) = &seen.trouble {
+        return Judgement::new(trouble.standing.clone(), trouble.reason, trouble.message.clone());
     }
     match &seen.apply {
         Apply::Absent => Judgement::new(
@@ -165,23 +178,39 @@ pub(crate) fn judge(seen: &Observed) -> Judgement {
                  delete it, or give the CAPTCluster another name"
             ),
         ),
-        Apply::Ours(apply) => judge_apply(seen, apply, &name),
+        Apply::Ours(apply) => {
+            let is_current = apply.spec == wish(&seen.capt_cluster, template, &cluster.name_any()).spec;
+            judge_apply(seen, apply, is_current, &name)
+        }
     }
 }
 
-fn judge_apply(seen: &Observed, apply: &WorkspaceTemplateApply, name: &str) -> Judgement {
+fn judge_apply(seen: &Observed, apply: &WorkspaceTemplateApply, is_current: bool, name: &str) -> Judgement {
     use Standing::{Failing, Idle, Queueing, Refused, Working};
     if apply.metadata.deletion_timestamp.is_some() {
-        let held = apply.finalizers().iter().any(|present| present == finalizer::CAPT_CLUSTER_HOLD);
+        let held = apply
+            .finalizers()
+            .iter()
+            .any(|present| present == finalizer::CAPT_CLUSTER_HOLD);
         let message = if held {
             format!(
                 "WorkspaceTemplateApply {name} is being deleted; it is held, so the VPC is not destroyed, but changes do \
                  not reach it any more. To go back, remove all finalizers from it: it is made anew and takes the VPC over"
             )
         } else {
-            format!("WorkspaceTemplateApply {name} is being deleted, and the VPC with it; it is made anew when it has gone")
+            format!(
+                "WorkspaceTemplateApply {name} is being deleted, and the VPC with it; it is made anew when it has gone"
+            )
         };
         return Judgement::new(Idle, VpcReady::ApplyDeleted, message);
+    }
+    if !is_current {
+        // Whatever it says is about the wish of yesterday.
+        return Judgement::new(
+            Working(Clock::Vpc),
+            VpcReady::VpcCreating,
+            format!("WorkspaceTemplateApply {name} is being changed"),
+        );
     }
     if apply.is_ready() {
         return judge_ready(seen, apply, name);
@@ -193,7 +222,8 @@ fn judge_apply(seen: &Observed, apply: &WorkspaceTemplateApply, name: &str) -> J
             format!("WorkspaceTemplateApply {name} has not taken up its spec yet"),
         );
     };
-    let waiting = conditions::find(&told.conditions, workspace_apply::Waiting::TYPE).filter(|waiting| waiting.status == "True");
+    let waiting =
+        conditions::find(&told.conditions, workspace_apply::Waiting::TYPE).filter(|waiting| waiting.status == "True");
     if let Some(waiting) = waiting {
         let reason = match waiting.reason.as_str() {
             "WaitingForTemplate" => VpcReady::WaitingForTemplate,
@@ -219,7 +249,10 @@ fn judge_apply(seen: &Observed, apply: &WorkspaceTemplateApply, name: &str) -> J
 }
 
 fn judge_ready(seen: &Observed, apply: &WorkspaceTemplateApply, name: &str) -> Judgement {
-    let told = apply.status.as_ref().and_then(|status| vpc_id(status.outputs.get(output::VPC_ID)));
+    let told = apply
+        .status
+        .as_ref()
+        .and_then(|status| vpc_id(status.outputs.get(output::VPC_ID)));
     let id = told.or_else(|| match &seen.secret {
         FromSecret::Read(id) => id.clone(),
         FromSecret::NotRead => seen.before().vpc_id,
@@ -245,7 +278,10 @@ fn judge_ready(seen: &Observed, apply: &WorkspaceTemplateApply, name: &str) -> J
 /// What the apply says of its current spec.
 fn current_word(apply: &WorkspaceTemplateApply) -> Option<(&WorkspaceTemplateApplyStatus, &Condition)> {
     let generation = apply.metadata.generation;
-    let told = apply.status.as_ref().filter(|told| told.observed_generation == generation)?;
+    let told = apply
+        .status
+        .as_ref()
+        .filter(|told| told.observed_generation == generation)?;
     let ready = conditions::find(&told.conditions, workspace_apply::Ready::TYPE)?;
     (ready.observed_generation == generation).then_some((told, ready))
 }
@@ -277,7 +313,10 @@ pub(crate) fn is_new_attempt(before: &CaptClusterStatus, apply: &WorkspaceTempla
         return false;
     };
     let (was, is) = (before.state.as_deref().unwrap_or_default(), state(apply));
-    let failed = apply.status.as_ref().and_then(|told| told.last_failed_revision.as_ref());
+    let failed = apply
+        .status
+        .as_ref()
+        .and_then(|told| told.last_failed_revision.as_ref());
     (is == PENDING && was != PENDING)
         || (is_failure(was) && !is_failure(&is))
         || (before.last_failed_revision.is_some() && failed.is_some() && failed != before.last_failed_revision.as_ref())

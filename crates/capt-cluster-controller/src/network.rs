@@ -78,15 +78,43 @@ mod tests {
         let (template, existing) = (json!({"name": "t"}), json!("vpc-1"));
         for (spec, allow, expected) in [
             (json!({"existingVpcId": existing}), false, Ok("vpc-1".to_owned())),
-            (json!({"existingVpcId": existing, "retainVpcOnDelete": false}), false, Ok("vpc-1".to_owned())),
-            (json!({"existingVpcId": existing, "retainVpcOnDelete": true}), false, Err(VpcReady::InvalidVpcConfig)),
+            (
+                json!({"existingVpcId": existing, "retainVpcOnDelete": false}),
+                false,
+                Ok("vpc-1".to_owned()),
+            ),
+            (
+                json!({"existingVpcId": existing, "retainVpcOnDelete": true}),
+                false,
+                Err(VpcReady::InvalidVpcConfig),
+            ),
             (json!({"vpcTemplateRef": template}), false, Ok("template t".to_owned())),
-            (json!({"vpcTemplateRef": template, "retainVpcOnDelete": true}), false, Ok("template t".to_owned())),
-            (json!({"vpcTemplateRef": template, "existingVpcId": existing}), false, Err(VpcReady::InvalidVpcConfig)),
+            (
+                json!({"vpcTemplateRef": template, "retainVpcOnDelete": true}),
+                false,
+                Ok("template t".to_owned()),
+            ),
+            (
+                json!({"vpcTemplateRef": template, "existingVpcId": existing}),
+                false,
+                Err(VpcReady::InvalidVpcConfig),
+            ),
             (json!({}), false, Err(VpcReady::InvalidVpcConfig)),
-            (json!({"vpcTemplateRef": {"name": "t", "namespace": "own"}}), false, Ok("template t".to_owned())),
-            (json!({"vpcTemplateRef": {"name": "t", "namespace": "other"}}), false, Err(VpcReady::CrossNamespaceTemplate)),
-            (json!({"vpcTemplateRef": {"name": "t", "namespace": "other"}}), true, Ok("template t".to_owned())),
+            (
+                json!({"vpcTemplateRef": {"name": "t", "namespace": "own"}}),
+                false,
+                Ok("template t".to_owned()),
+            ),
+            (
+                json!({"vpcTemplateRef": {"name": "t", "namespace": "other"}}),
+                false,
+                Err(VpcReady::CrossNamespaceTemplate),
+            ),
+            (
+                json!({"vpcTemplateRef": {"name": "t", "namespace": "other"}}),
+                true,
+                Ok("template t".to_owned()),
+            ),
         ] {
             assert_eq!(judged(spec.clone(), allow), expected, "{spec}");
         }

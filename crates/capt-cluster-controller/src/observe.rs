@@ -12,7 +12,7 @@ use capt_api::names::{annotation, finalizer, label, output, vpc_apply_name, vpc_
 use capt_api::{CaptCluster, CaptControlPlane, Cluster, WorkspaceTemplateApply};
 use capt_runtime::apply::{Objects, is_ours};
 use capt_runtime::cache::{Cache, Found, Index};
-use capt_runtime::error::Failure;
+use capt_runtime::error::{Failure, ObjectRef, Race};
 use capt_runtime::key::Key;
 use capt_runtime::scope::{has_paused_annotation, is_externally_managed};
 use jiff::SignedDuration;
@@ -21,7 +21,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::ResourceExt;
 use kube::core::PartialObjectMeta;
 
-use crate::judge::Refusal;
+use crate::judge::Trouble;
 
 /// Of a control plane only its existence matters here.
 pub(crate) type ControlPlaneMeta = PartialObjectMeta<CaptControlPlane>;
@@ -35,8 +35,8 @@ pub(crate) struct Observed {
     pub(crate) secret: FromSecret,
     /// The control planes of this Cluster. Only a deletion asks for them.
     pub(crate) control_planes: Vec<String>,
-    /// What the API server answered to the write of this very pass, when it refused it for good.
-    pub(crate) refusal: Option<Refusal>,
+    /// What a read or a write of this very pass ended with, when no retry alone mends it.
+    pub(crate) trouble: Option<Trouble>,
     pub(crate) settings: Settings,
 }
 
@@ -66,7 +66,9 @@ pub(crate) enum Apply {
     Absent,
     Unreadable(Arc<str>),
     /// Made by or for somebody else.
-    Foreign { deleting: bool },
+    Foreign {
+        deleting: bool,
+    },
     Ours(Arc<WorkspaceTemplateApply>),
 }
 
@@ -84,7 +86,10 @@ impl Observed {
     }
 
     pub(crate) fn has_finalizer(&self) -> bool {
-        self.capt_cluster.finalizers().iter().any(|present| present == finalizer::CAPT_CLUSTER)
+        self.capt_cluster
+            .finalizers()
+            .iter()
+            .any(|present| present == finalizer::CAPT_CLUSTER)
     }
 
     /// The object is somebody else's business: another management cluster's, to which it was moved, or that of
@@ -120,7 +125,10 @@ impl Observed {
 
 /// The object is deleted here only because it lives on elsewhere.
 pub(crate) fn is_being_moved(metadata: &ObjectMeta) -> bool {
-    metadata.annotations.as_ref().is_some_and(|all| all.contains_key(annotation::DELETE_FOR_MOVE))
+    metadata
+        .annotations
+        .as_ref()
+        .is_some_and(|all| all.contains_key(annotation::DELETE_FOR_MOVE))
 }
 
 /// The key of the VPC's apply.
@@ -145,6 +153,7 @@ pub(crate) trait Sources: Sync {
     /// The control planes that name this Cluster.
     fn control_planes(&self, cluster: &Key) -> Vec<Arc<ControlPlaneMeta>>;
 
+    fn live_capt_cluster(&self, key: &Key) -> impl Future<Output = Result<Option<CaptCluster>, Failure>> + Send;
     fn live_cluster(&self, key: &Key) -> impl Future<Output = Result<Option<Cluster>, Failure>> + Send;
     fn live_apply(&self, key: &Key) -> impl Future<Output = Result<Option<WorkspaceTemplateApply>, Failure>> + Send;
     fn live_control_planes(
@@ -156,59 +165,130 @@ pub(crate) trait Sources: Sync {
 }
 
 /// Everything about the object under this key; `None` when there is none.
+///
+/// A live read that only somebody's change can mend (a permission is missing, an object has an odd shape) is part of what
+/// was observed, so that it can be reported; it is given back beside it.
 pub(crate) async fn observe(
     sources: &impl Sources,
     settings: Settings,
     key: &Key,
-) -> Result<Option<Observed>, Failure> {
+) -> Result<Option<(Observed, Option<Failure>)>, Failure> {
     let Some(capt_cluster) = sources.capt_cluster(key) else {
         return Ok(None);
     };
-    let owner = owner(sources, &capt_cluster).await?;
     let mut seen = Observed {
+        owner: cached_owner(sources, &capt_cluster),
         apply: Apply::of(sources.apply(&apply_key(&capt_cluster)), &capt_cluster),
         capt_cluster,
-        owner,
         secret: FromSecret::NotRead,
         control_planes: Vec::new(),
-        refusal: None,
+        trouble: None,
         settings,
     };
-    if seen.is_hands_off() || seen.paused().is_some() {
-        return Ok(Some(seen));
+    match look_live(sources, &mut seen).await {
+        Ok(()) => Ok(Some((seen, None))),
+        Err(failure) => match Trouble::of(&failure) {
+            Some(trouble) => {
+                seen.trouble = Some(trouble);
+                Ok(Some((seen, Some(failure))))
+            }
+            None => Err(failure),
+        },
     }
-    if !seen.is_being_deleted() {
-        if asks_the_secret(&seen) {
-            let namespace = key.namespace().unwrap_or_default();
-            let secret = Key::namespaced(namespace, &vpc_connection_secret(key.name()));
-            seen.secret = FromSecret::Read(sources.vpc_id_in_secret(&secret).await?);
-        }
-    } else if seen.has_finalizer() {
-        seen.control_planes = control_planes(sources, &seen.capt_cluster).await?;
-        if matches!(seen.apply, Apply::Absent | Apply::Foreign { .. }) {
-            let live = sources.live_apply(&apply_key(&seen.capt_cluster)).await?;
-            seen.apply = Apply::of(live.map_or(Found::Absent, |live| Found::Present(Arc::new(live))), &seen.capt_cluster);
-        }
-    }
-    Ok(Some(seen))
 }
 
-async fn owner(sources: &impl Sources, capt_cluster: &CaptCluster) -> Result<Owner, Failure> {
-    let Some(owner) = ClusterOwner::of(&capt_cluster.metadata) else {
-        return Ok(Owner::Unnamed);
-    };
-    let key = Key::namespaced(capt_cluster.metadata.namespace.as_deref().unwrap_or_default(), owner.name);
-    let is_owner = |cluster: &Cluster| cluster.metadata.uid.as_deref() == Some(owner.uid);
-    if let Some(cluster) = sources.cluster(&key).filter(|cluster| is_owner(cluster)) {
-        return Ok(Owner::Present(cluster));
+/// Asks the API server what the caches cannot tell.
+async fn look_live(sources: &impl Sources, seen: &mut Observed) -> Result<(), Failure> {
+    if seen.is_hands_off() || seen.paused().is_some() {
+        return Ok(());
+    }
+    let capt_cluster = seen.capt_cluster.clone();
+    if !seen.is_being_deleted() {
+        if asks_the_secret(seen) {
+            let namespace = capt_cluster.metadata.namespace.as_deref().unwrap_or_default();
+            let secret = Key::namespaced(namespace, &vpc_connection_secret(&capt_cluster.name_any()));
+            seen.secret = FromSecret::Read(sources.vpc_id_in_secret(&secret).await?);
+        }
+        return Ok(());
+    }
+    if !seen.has_finalizer() {
+        return Ok(());
     }
     // A paused Cluster that the cache has not brought yet must not be taken for one that does not forbid anything.
-    if capt_cluster.metadata.deletion_timestamp.is_some()
-        && let Some(cluster) = sources.live_cluster(&key).await?.filter(is_owner)
+    if let (Owner::Unseen(_), Some(key), Some(owner)) = (
+        &seen.owner,
+        cluster_key(&capt_cluster.metadata),
+        ClusterOwner::of(&capt_cluster.metadata),
+    ) && let Some(cluster) = sources.live_cluster(&key).await?.filter(|live| is_owner(live, owner))
     {
-        return Ok(Owner::Present(Arc::new(cluster)));
+        seen.owner = Owner::Present(Arc::new(cluster));
+        if seen.paused().is_some() {
+            return Ok(());
+        }
     }
-    Ok(Owner::Unseen(owner.name.to_owned()))
+    seen.control_planes = control_planes(sources, &capt_cluster).await?;
+    if matches!(seen.apply, Apply::Absent | Apply::Foreign { .. }) {
+        let live = sources.live_apply(&apply_key(&capt_cluster)).await?;
+        seen.apply = Apply::of(
+            live.map_or(Found::Absent, |live| Found::Present(Arc::new(live))),
+            &capt_cluster,
+        );
+    }
+    if is_about_to_be_released(seen) {
+        look_a_last_time(sources, seen).await?;
+    }
+    Ok(())
+}
+
+/// Whether the next step would allow the destruction of the VPC.
+fn is_about_to_be_released(seen: &Observed) -> bool {
+    let held = |apply: &WorkspaceTemplateApply| {
+        let finalizers = apply.finalizers();
+        apply.metadata.deletion_timestamp.is_some() && finalizers.iter().any(|f| f == finalizer::CAPT_CLUSTER_HOLD)
+    };
+    seen.control_planes.is_empty() && matches!(&seen.apply, Apply::Ours(apply) if held(apply))
+}
+
+/// Reads the wish itself from the API server: a retention or a pause that was accepted there, and that the caches do not
+/// show yet, is the last moment to keep a VPC.
+async fn look_a_last_time(sources: &impl Sources, seen: &mut Observed) -> Result<(), Failure> {
+    let key = Key::of(&*seen.capt_cluster);
+    let same = |live: &CaptCluster| live.metadata.uid == seen.capt_cluster.metadata.uid;
+    let Some(live) = sources.live_capt_cluster(&key).await?.filter(same) else {
+        return Err(Failure::LostRace {
+            object: ObjectRef::new("CAPTCluster", key.namespace(), key.name()),
+            race: Race::Vanished,
+        });
+    };
+    let mut owner = Owner::Unnamed;
+    if let (Some(named), Some(key)) = (ClusterOwner::of(&live.metadata), cluster_key(&live.metadata)) {
+        let cluster = sources.live_cluster(&key).await?.filter(|live| is_owner(live, named));
+        owner = cluster.map_or_else(
+            || Owner::Unseen(named.name.to_owned()),
+            |live| Owner::Present(Arc::new(live)),
+        );
+    }
+    (seen.owner, seen.capt_cluster) = (owner, Arc::new(live));
+    Ok(())
+}
+
+fn cached_owner(sources: &impl Sources, capt_cluster: &CaptCluster) -> Owner {
+    let Some(owner) = ClusterOwner::of(&capt_cluster.metadata) else {
+        return Owner::Unnamed;
+    };
+    let key = Key::namespaced(
+        capt_cluster.metadata.namespace.as_deref().unwrap_or_default(),
+        owner.name,
+    );
+    match sources.cluster(&key).filter(|cluster| is_owner(cluster, owner)) {
+        Some(cluster) => Owner::Present(cluster),
+        None => Owner::Unseen(owner.name.to_owned()),
+    }
+}
+
+/// Another Cluster may have taken the name since.
+fn is_owner(cluster: &Cluster, owner: ClusterOwner<'_>) -> bool {
+    cluster.metadata.uid.as_deref() == Some(owner.uid)
 }
 
 impl Apply {
@@ -248,10 +328,20 @@ async fn control_planes(sources: &impl Sources, capt_cluster: &CaptCluster) -> R
             }
     };
     let cached = sources.control_planes(&cluster);
-    let mut names: Vec<String> = cached.iter().filter(|meta| belongs(meta)).map(|meta| meta.name_any()).collect();
+    let mut names: Vec<String> = cached
+        .iter()
+        .filter(|meta| belongs(meta))
+        .map(|meta| meta.name_any())
+        .collect();
     if names.is_empty() {
-        let live = sources.live_control_planes(cluster.namespace().unwrap_or_default()).await?;
-        names = live.iter().filter(|meta| belongs(meta)).map(ResourceExt::name_any).collect();
+        let live = sources
+            .live_control_planes(cluster.namespace().unwrap_or_default())
+            .await?;
+        names = live
+            .iter()
+            .filter(|meta| belongs(meta))
+            .map(ResourceExt::name_any)
+            .collect();
     }
     names.sort();
     Ok(names)
@@ -269,7 +359,9 @@ fn asks_the_secret(seen: &Observed) -> bool {
         return false;
     }
     let before = seen.before();
-    let read_from = before.workspace_template_status.and_then(|told| told.last_applied_revision);
+    let read_from = before
+        .workspace_template_status
+        .and_then(|told| told.last_applied_revision);
     before.vpc_id.is_none()
         || before.waiting_since.is_some_and(|since| since.secret.is_some())
         || told.last_applied_revision.is_none()
@@ -292,6 +384,7 @@ pub(crate) struct Reads {
     pub(crate) clusters: Cache<Cluster>,
     pub(crate) applies: Cache<WorkspaceTemplateApply>,
     pub(crate) control_planes: Index<ControlPlaneMeta, Key>,
+    pub(crate) live_capt_clusters: Objects<CaptCluster>,
     pub(crate) live_clusters: Objects<Cluster>,
     pub(crate) live_applies: Objects<WorkspaceTemplateApply>,
     pub(crate) live_control_planes: Objects<ControlPlaneMeta>,
@@ -313,6 +406,10 @@ impl Sources for Reads {
 
     fn control_planes(&self, cluster: &Key) -> Vec<Arc<ControlPlaneMeta>> {
         self.control_planes.get(cluster)
+    }
+
+    async fn live_capt_cluster(&self, key: &Key) -> Result<Option<CaptCluster>, Failure> {
+        self.live_capt_clusters.live(key.namespace(), key.name()).await
     }
 
     async fn live_cluster(&self, key: &Key) -> Result<Option<Cluster>, Failure> {

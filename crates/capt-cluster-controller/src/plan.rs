@@ -1,10 +1,10 @@
 //! What to do next for a CAPTCluster, and what to say about it. No client, no clock, no randomness.
 
+use capt_api::WorkspaceTemplateApply;
 use capt_api::cluster::{CaptClusterStatus, CaptClusterWaits};
-use capt_api::conditions::cluster::Deleting;
+use capt_api::conditions::cluster::{Deleting, VpcReady};
 use capt_api::conditions::{self, Reason, State, bounded, workspace_apply};
 use capt_api::names::{INFRASTRUCTURE_GROUP, finalizer, output};
-use capt_api::WorkspaceTemplateApply;
 use capt_runtime::controller::Wake;
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
@@ -94,7 +94,7 @@ fn creation(seen: &Observed, now: Timestamp) -> Plan {
 
 /// The next write towards the wished VPC.
 fn building_step(seen: &Observed) -> Step {
-    let Owner::Present(cluster) = &seen.owner else {
+    let (Owner::Present(cluster), None) = (&seen.owner, &seen.trouble) else {
         return Step::Nothing;
     };
     if !seen.has_finalizer() {
@@ -106,9 +106,6 @@ fn building_step(seen: &Observed) -> Step {
     let Ok(Network::Template(template)) = network(&capt_cluster.spec, own_namespace, allow) else {
         return Step::Nothing;
     };
-    if seen.refusal.is_some() {
-        return Step::Nothing;
-    }
     let wish = wish(capt_cluster, template, &cluster.name_any());
     match &seen.apply {
         Apply::Absent => Step::CreateApply(Box::new(wish.into_apply(capt_cluster))),
@@ -134,12 +131,22 @@ fn against_the_clock(seen: &Observed, judged: Judgement, now: Timestamp) -> (Jud
     let (recorded, timeout, starts_anew) = match clock {
         Clock::Vpc => {
             let new_attempt = matches!(&seen.apply, Apply::Ours(apply) if is_new_attempt(&before, apply));
-            (recorded.vpc, limit(timeouts.vpc_ready_timeout, seen.settings.vpc_ready_timeout), new_attempt)
+            (
+                recorded.vpc,
+                limit(timeouts.vpc_ready_timeout, seen.settings.vpc_ready_timeout),
+                new_attempt,
+            )
         }
-        Clock::Secret => (recorded.secret, limit(timeouts.secret_timeout, seen.settings.secret_timeout), false),
+        Clock::Secret => (
+            recorded.secret,
+            limit(timeouts.secret_timeout, seen.settings.secret_timeout),
+            false,
+        ),
     };
     // Nothing could be done during a pause, so it does not count.
-    let since = recorded.filter(|_| !starts_anew && !was_paused).unwrap_or_else(|| Time(whole_seconds(now)));
+    let since = recorded
+        .filter(|_| !starts_anew && !was_paused)
+        .unwrap_or_else(|| Time(whole_seconds(now)));
     let deadline = later(since.0, timeout);
     let mut wake = if deadline > now { Some(deadline) } else { None };
     match clock {
@@ -177,11 +184,17 @@ fn deletion(seen: &Observed, now: Timestamp) -> Plan {
     let asked = seen.capt_cluster.metadata.deletion_timestamp.clone();
     let since = if was_paused { None } else { recorded.or(asked) }.unwrap_or_else(|| Time(whole_seconds(now)));
     let timeouts = seen.capt_cluster.spec.timeouts.clone().unwrap_or_default();
-    let deadline = later(since.0, limit(timeouts.deletion_timeout, seen.settings.deletion_timeout));
+    let deadline = later(
+        since.0,
+        limit(timeouts.deletion_timeout, seen.settings.deletion_timeout),
+    );
     let (deleting, wake) = if deadline > now {
         (waiting_for, Wake::At(deadline))
     } else {
-        let message = format!("the deletion takes longer than it should, and goes on: {}", waiting_for.message);
+        let message = format!(
+            "the deletion takes longer than it should, and goes on: {}",
+            waiting_for.message
+        );
         (State::yes(Deleting::DeletionTimeout, message), Wake::OnEvent)
     };
     let waits = CaptClusterWaits {
@@ -201,6 +214,13 @@ fn deletion(seen: &Observed, now: Timestamp) -> Plan {
 /// it, so that a crash in between is the same as a fresh start.
 fn destroying_step(seen: &Observed) -> (Step, State<Deleting>) {
     let name = seen.apply_name();
+    if let Some(trouble) = &seen.trouble {
+        let reason = match trouble.reason {
+            VpcReady::OwnershipConflict => Deleting::OwnershipConflict,
+            _ => Deleting::WaitingForWorkspace,
+        };
+        return (Step::Nothing, State::yes(reason, &trouble.message));
+    }
     if !seen.control_planes.is_empty() {
         let message = format!(
             "the VPC stays until the control planes of the Cluster are gone: {}",
@@ -211,12 +231,11 @@ fn destroying_step(seen: &Observed) -> (Step, State<Deleting>) {
     let waiting = |message: String| State::yes(Deleting::WaitingForWorkspace, message);
     match &seen.apply {
         // Of an apply that is not ours nothing is ours to destroy.
-        Apply::Absent | Apply::Foreign { .. } => {
-            (Step::RemoveFinalizer, waiting("everything is gone".to_owned()))
-        }
-        Apply::Unreadable(why) => {
-            (Step::Nothing, waiting(format!("WorkspaceTemplateApply {name} cannot be read: {why}")))
-        }
+        Apply::Absent | Apply::Foreign { .. } => (Step::RemoveFinalizer, waiting("everything is gone".to_owned())),
+        Apply::Unreadable(why) => (
+            Step::Nothing,
+            waiting(format!("WorkspaceTemplateApply {name} cannot be read: {why}")),
+        ),
         Apply::Ours(apply) => {
             let retain = keeps_the_vpc(seen, apply);
             let step = if apply.spec.retain_workspace_on_delete.unwrap_or_default() != retain {
@@ -237,8 +256,14 @@ fn destroying_step(seen: &Observed) -> (Step, State<Deleting>) {
 /// one, which is promised never to be deleted.
 fn keeps_the_vpc(seen: &Observed, apply: &WorkspaceTemplateApply) -> bool {
     let spec = &seen.capt_cluster.spec;
-    let made = apply.status.as_ref().and_then(|status| vpc_id(status.outputs.get(output::VPC_ID)));
-    let used = spec.existing_vpc_id.as_ref().is_some_and(|used| made.as_ref().is_none_or(|made| made == used));
+    let made = apply
+        .status
+        .as_ref()
+        .and_then(|status| vpc_id(status.outputs.get(output::VPC_ID)));
+    let used = spec
+        .existing_vpc_id
+        .as_ref()
+        .is_some_and(|used| made.as_ref().is_none_or(|made| made == used));
     used || spec.retain_vpc_on_delete == Some(true)
 }
 
@@ -264,11 +289,17 @@ fn waiting_for_apply(apply: &WorkspaceTemplateApply, name: &str, retain: bool) -
 }
 
 fn is_held(apply: &WorkspaceTemplateApply) -> bool {
-    apply.finalizers().iter().any(|present| present == finalizer::CAPT_CLUSTER_HOLD)
+    apply
+        .finalizers()
+        .iter()
+        .any(|present| present == finalizer::CAPT_CLUSTER_HOLD)
 }
 
 fn has_controller(apply: &WorkspaceTemplateApply) -> bool {
-    apply.owner_references().iter().any(|owner| owner.controller == Some(true))
+    apply
+        .owner_references()
+        .iter()
+        .any(|owner| owner.controller == Some(true))
 }
 
 /// Whether the Cluster shows a failure that this object had and has no longer. Cluster API copies failures and never
@@ -278,8 +309,20 @@ fn leaves_a_failure_behind(seen: &Observed, status: &CaptClusterStatus) -> bool 
         return false;
     };
     let before = seen.before();
-    let is_over = [&before, status].iter().all(|status| status.failure_reason.is_none() && status.failure_message.is_none());
-    let shown = (|| cluster.status.as_ref()?.deprecated.as_ref()?.v1beta1.as_ref()?.failure_message.as_deref())();
+    let is_over = [&before, status]
+        .iter()
+        .all(|status| status.failure_reason.is_none() && status.failure_message.is_none());
+    let shown = (|| {
+        cluster
+            .status
+            .as_ref()?
+            .deprecated
+            .as_ref()?
+            .v1beta1
+            .as_ref()?
+            .failure_message
+            .as_deref()
+    })();
     seen.settings.clear_cluster_failures
         && is_over
         && shown.is_some_and(|message| is_caused_by(message, &seen.capt_cluster.name_any()))
@@ -288,10 +331,14 @@ fn leaves_a_failure_behind(seen: &Observed, status: &CaptClusterStatus) -> bool 
 /// Cluster API's text names the object that a failure came from.
 fn is_caused_by(message: &str, name: &str) -> bool {
     let source = message.strip_prefix("Failure detected from referenced resource ");
-    source.and_then(|source| source.split_once(", Kind=CAPTCluster with name ")).is_some_and(|(version, rest)| {
-        version.split_once('/').is_some_and(|(group, _)| group == INFRASTRUCTURE_GROUP)
-            && rest.strip_prefix(&format!("\"{name}\": ")).is_some()
-    })
+    source
+        .and_then(|source| source.split_once(", Kind=CAPTCluster with name "))
+        .is_some_and(|(version, rest)| {
+            version
+                .split_once('/')
+                .is_some_and(|(group, _)| group == INFRASTRUCTURE_GROUP)
+                && rest.strip_prefix(&format!("\"{name}\": ")).is_some()
+        })
 }
 
 /// Minutes of the object itself, else the flag.

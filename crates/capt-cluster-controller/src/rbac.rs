@@ -10,7 +10,7 @@ pub const EVERYWHERE: &[Rule] = &[
     Rule {
         groups: &["infrastructure.cluster.x-k8s.io"],
         resources: &["captclusters"],
-        verbs: &["list", "watch", "patch"],
+        verbs: &["get", "list", "watch", "patch"],
         why: "what VPCs are wished for; the finalizer on them; whether the owner of a held apply still exists",
     },
     Rule {

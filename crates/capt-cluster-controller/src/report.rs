@@ -17,7 +17,12 @@ const MAX_DOMAINS: usize = 100;
 const MAX_DOMAIN_NAME: usize = 256;
 
 /// The status of an object that is not being deleted.
-pub(crate) fn living(seen: &Observed, judged: &Judgement, waits: CaptClusterWaits, now: Timestamp) -> CaptClusterStatus {
+pub(crate) fn living(
+    seen: &Observed,
+    judged: &Judgement,
+    waits: CaptClusterWaits,
+    now: Timestamp,
+) -> CaptClusterStatus {
     let before = seen.before();
     let usable = is_latched(&before) || matches!(judged.standing, Standing::InPlace(_));
     let failure = (judged.standing == Standing::Refused && !usable).then_some(judged);
@@ -46,7 +51,10 @@ pub(crate) fn living(seen: &Observed, judged: &Judgement, waits: CaptClusterWait
         }),
         vpc_creating: Some(vpc_creating(judged)),
         vpc_failed: Some(if judged.has_failed() {
-            State::yes(same_word(judged.reason).unwrap_or(VpcFailed::VpcCreationFailed), &judged.message)
+            State::yes(
+                same_word(judged.reason).unwrap_or(VpcFailed::VpcCreationFailed),
+                &judged.message,
+            )
         } else {
             State::no(VpcFailed::NoFailure, "")
         }),
@@ -88,9 +96,12 @@ pub(crate) fn deleting(
 /// The status of a paused object: as it stands, but for the pause itself.
 pub(crate) fn paused(seen: &Observed, why: &str, now: Timestamp) -> CaptClusterStatus {
     let report = ClusterReport {
-        deleting: seen
-            .is_being_deleted()
-            .then(|| State::yes(Deleting::Paused, format!("nothing is deleted while reconciliation is paused: {why}"))),
+        deleting: seen.is_being_deleted().then(|| {
+            State::yes(
+                Deleting::Paused,
+                format!("nothing is deleted while reconciliation is paused: {why}"),
+            )
+        }),
         paused: Some(State::yes(Paused::Paused, format!("reconciliation is paused: {why}"))),
         ..ClusterReport::default()
     };
@@ -99,7 +110,11 @@ pub(crate) fn paused(seen: &Observed, why: &str, now: Timestamp) -> CaptClusterS
 
 /// Once usable, the infrastructure stays so: Cluster API counts it for the Cluster's own availability.
 pub(crate) fn is_latched(before: &CaptClusterStatus) -> bool {
-    before.ready == Some(true) || before.initialization.as_ref().is_some_and(|done| done.provisioned == Some(true))
+    before.ready == Some(true)
+        || before
+            .initialization
+            .as_ref()
+            .is_some_and(|done| done.provisioned == Some(true))
 }
 
 /// What an object shows whether it is being deleted or not.
@@ -111,7 +126,10 @@ fn common(seen: &Observed) -> CaptClusterStatus {
     };
     let told = apply.map(template_status);
     CaptClusterStatus {
-        vpc_workspace_name: told.as_ref().and_then(|told| told.workspace_name.clone()).or(before.vpc_workspace_name),
+        vpc_workspace_name: told
+            .as_ref()
+            .and_then(|told| told.workspace_name.clone())
+            .or(before.vpc_workspace_name),
         vpc_id: before.vpc_id,
         failure_domains: before.failure_domains,
         endpoint: endpoint(seen, before.endpoint),
@@ -140,7 +158,10 @@ fn ready(judged: &Judgement, usable: bool) -> State<Ready> {
         Standing::InPlace(_) => State::yes(reason, &judged.message),
         // Somebody asked for the destruction of a network in use: that must be seen on the Cluster.
         _ if judged.reason == VpcReady::ApplyDeleted => State::no(reason, &judged.message),
-        _ if usable => State::yes(Ready::VpcCreated, format!("the network can be used, but is not as wished: {}", judged.message)),
+        _ if usable => State::yes(
+            Ready::VpcCreated,
+            format!("the network can be used, but is not as wished: {}", judged.message),
+        ),
         _ => State::no(reason, &judged.message),
     }
 }
@@ -178,7 +199,12 @@ fn template_status(apply: &WorkspaceTemplateApply) -> VpcTemplateStatus {
 
 /// For people: the endpoint that the user gave, else the one that the Cluster has.
 fn endpoint(seen: &Observed, before: Option<String>) -> Option<String> {
-    let own = seen.capt_cluster.spec.control_plane_endpoint.as_ref().filter(|endpoint| endpoint.is_set());
+    let own = seen
+        .capt_cluster
+        .spec
+        .control_plane_endpoint
+        .as_ref()
+        .filter(|endpoint| endpoint.is_set());
     match (own, &seen.owner) {
         (Some(own), _) => Some(own.to_string()),
         (None, Owner::Present(cluster)) => cluster.spec.control_plane_endpoint.as_ref().map(ToString::to_string),
@@ -189,12 +215,18 @@ fn endpoint(seen: &Observed, before: Option<String>) -> Option<String> {
 /// The availability zones among the outputs: a list, or names with commas between them.
 fn failure_domains(apply: &WorkspaceTemplateApply) -> Vec<FailureDomain> {
     let outputs = apply.status.as_ref().map(|status| &status.outputs);
-    let text = [output::AZS, output::AVAILABILITY_ZONES].into_iter().find_map(|name| outputs?.get(name));
+    let text = [output::AZS, output::AVAILABILITY_ZONES]
+        .into_iter()
+        .find_map(|name| outputs?.get(name));
     let Some(text) = text else { return Vec::new() };
     let mut names: Vec<String> = serde_json::from_str(text).unwrap_or_else(|_| {
         // Other JSON than a list of names says nothing that could be used.
         let is_json = serde_json::from_str::<serde_json::Value>(text).is_ok();
-        if is_json { Vec::new() } else { text.split(',').map(|name| name.trim().to_owned()).collect() }
+        if is_json {
+            Vec::new()
+        } else {
+            text.split(',').map(|name| name.trim().to_owned()).collect()
+        }
     });
     names.retain(|name| !name.is_empty() && name.len() <= MAX_DOMAIN_NAME);
     // In one order, whatever Terraform's is today: a changed order would be a write.
@@ -218,7 +250,10 @@ mod tests {
         let zones = |outputs: &[(&str, &str)]| -> Vec<String> {
             let mut apply = WorkspaceTemplateApply::new("a", WorkspaceTemplateApplySpec::default());
             apply.status = Some(WorkspaceTemplateApplyStatus {
-                outputs: outputs.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned())).collect(),
+                outputs: outputs
+                    .iter()
+                    .map(|(k, v)| ((*k).to_owned(), (*v).to_owned()))
+                    .collect(),
                 ..WorkspaceTemplateApplyStatus::default()
             });
             failure_domains(&apply).into_iter().map(|domain| domain.name).collect()
@@ -226,7 +261,10 @@ mod tests {
         assert_eq!(zones(&[("azs", r#"["b","a","b"]"#)]), ["a", "b"]);
         assert_eq!(zones(&[("availability_zones", r#"["x"]"#)]), ["x"]);
         assert_eq!(zones(&[("azs", r#"["a"]"#), ("availability_zones", r#"["x"]"#)]), ["a"]);
-        assert_eq!(zones(&[("azs", "eu-west-1a, eu-west-1b,")]), ["eu-west-1a", "eu-west-1b"]);
+        assert_eq!(
+            zones(&[("azs", "eu-west-1a, eu-west-1b,")]),
+            ["eu-west-1a", "eu-west-1b"]
+        );
         for useless in ["", "[]", "null", "7", r#"{"a": 1}"#, "[1]"] {
             assert_eq!(zones(&[("azs", useless)]), [""; 0], "{useless:?}");
         }

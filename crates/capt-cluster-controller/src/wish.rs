@@ -20,10 +20,15 @@ pub(crate) fn wish(capt_cluster: &CaptCluster, template: &TemplateReference, clu
     let spec = &capt_cluster.spec;
     let vpc_name = spec.vpc_config.as_ref().and_then(|config| config.name.clone());
     let mut variables = spec.variables.clone();
-    variables.entry(variable::ENVIRONMENT.into()).or_insert_with(|| variable::DEFAULT_ENVIRONMENT.into());
+    variables
+        .entry(variable::ENVIRONMENT.into())
+        .or_insert_with(|| variable::DEFAULT_ENVIRONMENT.into());
     // After the user's own, which may not take their place.
     variables.insert(variable::CLUSTER_NAME.into(), cluster.into());
-    variables.insert(variable::VPC_NAME.into(), vpc_name.unwrap_or_else(|| format!("{cluster}-vpc")));
+    variables.insert(
+        variable::VPC_NAME.into(),
+        vpc_name.unwrap_or_else(|| format!("{cluster}-vpc")),
+    );
     variables.insert(variable::REGION.into(), spec.region.clone());
     let filter = capt_cluster.labels().get(label::WATCH_FILTER).cloned();
     Wish {
@@ -56,8 +61,12 @@ impl Wish {
     pub(crate) fn into_apply(self, capt_cluster: &CaptCluster) -> WorkspaceTemplateApply {
         let mut apply = WorkspaceTemplateApply::new(&vpc_apply_name(&capt_cluster.name_any()), self.spec);
         apply.metadata.namespace = capt_cluster.namespace();
-        apply.metadata.labels =
-            Some(self.labels.into_iter().filter_map(|(key, value)| Some((key, value?))).collect());
+        apply.metadata.labels = Some(
+            self.labels
+                .into_iter()
+                .filter_map(|(key, value)| Some((key, value?)))
+                .collect(),
+        );
         apply.metadata.finalizers = Some(vec![finalizer::CAPT_CLUSTER_HOLD.into()]);
         apply
     }
@@ -87,7 +96,10 @@ mod tests {
 
     #[test]
     fn a_complete_apply() {
-        let made = apply_for(&capt_cluster(json!({label::WATCH_FILTER: "blue", "team": "a"}), json!({"retainVpcOnDelete": true})));
+        let made = apply_for(&capt_cluster(
+            json!({label::WATCH_FILTER: "blue", "team": "a"}),
+            json!({"retainVpcOnDelete": true}),
+        ));
         assert_eq!(
             serde_json::to_value(&made).unwrap(),
             json!({
@@ -125,7 +137,10 @@ mod tests {
             ("region", "eu-west-1"),
             ("vpc_name", "main"),
         ];
-        assert_eq!(made.spec.variables, expected.map(|(k, v)| (k.to_owned(), v.to_owned())).into());
+        assert_eq!(
+            made.spec.variables,
+            expected.map(|(k, v)| (k.to_owned(), v.to_owned())).into()
+        );
     }
 
     #[test]
@@ -140,10 +155,20 @@ mod tests {
         other.spec.variables.insert("by-hand".into(), "1".into());
         assert!(!wish.is_met_by(&other));
         let mut other = made.clone();
-        other.metadata.labels.as_mut().unwrap().insert(label::WATCH_FILTER.into(), "stale".into());
+        other
+            .metadata
+            .labels
+            .as_mut()
+            .unwrap()
+            .insert(label::WATCH_FILTER.into(), "stale".into());
         assert!(!wish.is_met_by(&other), "a label that must not be there");
         let mut other = made.clone();
-        other.metadata.labels.as_mut().unwrap().insert("foreign".into(), "1".into());
+        other
+            .metadata
+            .labels
+            .as_mut()
+            .unwrap()
+            .insert("foreign".into(), "1".into());
         assert!(wish.is_met_by(&other), "others' labels are theirs");
     }
 }

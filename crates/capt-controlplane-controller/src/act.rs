@@ -48,7 +48,9 @@ impl Reconciler for ControlPlanes {
     type Error = Failure;
 
     async fn reconcile(&self, key: &Key) -> Result<Wake, Failure> {
-        let Some(mut seen) = observe(&self.caches, key, self.settings) else { return Ok(Wake::OnEvent) };
+        let Some(mut seen) = observe(&self.caches, key, self.settings) else {
+            return Ok(Wake::OnEvent);
+        };
         tracing::Span::current().record("generation", seen.generation());
         let now = Timestamp::now();
         let mut planned = plan(&seen, now);
@@ -94,7 +96,7 @@ impl ControlPlanes {
         let namespace = metadata.namespace.as_deref();
         let name = metadata.name.as_deref().unwrap_or_default();
         Ok(match look {
-            Look::BeforeCreate => Live::BeforeCreate {
+            Look::Create => Live::Create {
                 control_plane: self.control_planes.live(namespace, name).await?.map(Box::new),
                 cluster: self.live_cluster(seen).await?,
                 infrastructure: match &seen.infrastructure {
@@ -102,20 +104,34 @@ impl ControlPlanes {
                     Infrastructure::NotOurs => None,
                 },
             },
-            Look::BeforeChange => {
-                Live::BeforeChange { control_plane: self.control_planes.live(namespace, name).await?.map(Box::new) }
-            }
-            Look::BeforeDeleteSelf => Live::BeforeDeleteSelf { cluster: self.live_cluster(seen).await? },
-            Look::BeforeLetGo => Live::BeforeLetGo {
-                apply: self.applies.live(namespace, &eks_apply::name(metadata)).await?.map(Box::new),
+            Look::Change => Live::Change {
+                control_plane: self.control_planes.live(namespace, name).await?.map(Box::new),
+            },
+            Look::DeleteSelf => Live::DeleteSelf {
+                cluster: self.live_cluster(seen).await?,
+            },
+            Look::LetGo => Live::LetGo {
+                apply: self
+                    .applies
+                    .live(namespace, &eks_apply::name(metadata))
+                    .await?
+                    .map(Box::new),
             },
         })
     }
 
     async fn live_cluster(&self, seen: &Observed) -> Result<Option<Box<Cluster>>, Failure> {
-        let Owner::Present(cluster) = &seen.owner else { return Ok(None) };
+        let Owner::Present(cluster) = &seen.owner else {
+            return Ok(None);
+        };
         let metadata = &cluster.metadata;
-        let live = self.clusters.live(metadata.namespace.as_deref(), metadata.name.as_deref().unwrap_or_default()).await?;
+        let live = self
+            .clusters
+            .live(
+                metadata.namespace.as_deref(),
+                metadata.name.as_deref().unwrap_or_default(),
+            )
+            .await?;
         Ok(live.map(Box::new))
     }
 
@@ -138,7 +154,11 @@ impl ControlPlanes {
             }
             Step::CreateApply(apply) => {
                 let why = "the control plane needs its EKS cluster";
-                match self.applies.create(&parent, Bond::Reference, apply.as_ref().clone(), why).await? {
+                match self
+                    .applies
+                    .create(&parent, Bond::Reference, apply.as_ref().clone(), why)
+                    .await?
+                {
                     Created::New(_) => {}
                     // The watch brings it, and what is to be done with it.
                     Created::Adopted(_) | Created::Deleting(_) => tracing::debug!("the apply was there already"),
@@ -156,7 +176,10 @@ impl ControlPlanes {
             Step::AdoptApply => {
                 let ours = self.our_apply(seen, &parent)?;
                 let why = "the marks of its owner were removed";
-                self.applies.adopt(&ours, &parent, Bond::Reference, why).await?.written();
+                self.applies
+                    .adopt(&ours, &parent, Bond::Reference, why)
+                    .await?
+                    .written();
             }
             Step::ChangeApply { spec, labels } => {
                 let ours = self.our_apply(seen, &parent)?;
@@ -166,14 +189,24 @@ impl ControlPlanes {
                 })?;
                 let change = labels
                     .iter()
-                    .fold(Change::spec(spec, Compare::Exact), |change, (key, value)| change.label(key, value.as_deref()));
-                self.applies.change(&ours, &change, "the control plane or its network has changed").await?.written();
+                    .fold(Change::spec(spec, Compare::Exact), |change, (key, value)| {
+                        change.label(key, value.as_deref())
+                    });
+                self.applies
+                    .change(&ours, &change, "the control plane or its network has changed")
+                    .await?
+                    .written();
             }
             Step::ClearClusterFailure(caused) => {
-                let Owner::Present(cluster) = &seen.owner else { return Ok(After::Cached) };
+                let Owner::Present(cluster) = &seen.owner else {
+                    return Ok(After::Cached);
+                };
                 let cluster = Planned::new(cluster.as_ref())?;
                 let why = "the control plane's failure is over";
-                self.clusters.patch_status(&cluster, failure::clearing(caused), why).await?.written();
+                self.clusters
+                    .patch_status(&cluster, failure::clearing(caused), why)
+                    .await?
+                    .written();
             }
             Step::DeleteSelf => return self.delete_self(seen, control_plane).await,
             Step::DeleteApply => {
@@ -183,23 +216,39 @@ impl ControlPlanes {
             Step::ReleaseApply => {
                 let why = "endpoint and kubeconfig are gone; the EKS cluster may be destroyed";
                 let hold = [finalizer::CAPT_CONTROL_PLANE_HOLD];
-                self.applies.remove_finalizers(&self.apply(seen)?, &hold, why).await?.written();
+                self.applies
+                    .remove_finalizers(&self.apply(seen)?, &hold, why)
+                    .await?
+                    .written();
             }
             Step::DropFinalizers => {
                 let why = "the EKS cluster is gone";
-                self.control_planes.remove_finalizers(&control_plane, &FINALIZERS, why).await?.written();
+                self.control_planes
+                    .remove_finalizers(&control_plane, &FINALIZERS, why)
+                    .await?
+                    .written();
                 return Ok(After::Gone);
             }
         }
         Ok(After::Cached)
     }
 
-    async fn delete_self(&self, seen: &Observed, control_plane: Planned<'_, CaptControlPlane>) -> Result<After, Failure> {
+    async fn delete_self(
+        &self,
+        seen: &Observed,
+        control_plane: Planned<'_, CaptControlPlane>,
+    ) -> Result<After, Failure> {
         let why = "its Cluster is being deleted and names another control plane";
         let itself = Ours::by_identity(&self.control_planes, control_plane, true)?;
         if let Deleted::Requested = self.control_planes.delete(&itself, why).await? {
             let about = seen.control_plane.object_ref(&());
-            self.events.publish(about, Severity::Normal, "Superseded", "Delete", &format!("deleted, because {why}"));
+            self.events.publish(
+                about,
+                Severity::Normal,
+                "Superseded",
+                "Delete",
+                &format!("deleted, because {why}"),
+            );
         }
         Ok(After::Gone)
     }
@@ -207,9 +256,10 @@ impl ControlPlanes {
     fn apply<'a>(&self, seen: &'a Observed) -> Result<Planned<'a, WorkspaceTemplateApply>, Failure> {
         match &seen.apply {
             Found::Present(apply) => Planned::new(apply.as_ref()),
-            Found::Absent | Found::Unreadable(_) => {
-                Err(Failure::Misuse { object: apply_ref(seen), what: "no such apply was observed".into() })
-            }
+            Found::Absent | Found::Unreadable(_) => Err(Failure::Misuse {
+                object: apply_ref(seen),
+                what: "no such apply was observed".into(),
+            }),
         }
     }
 
@@ -225,7 +275,12 @@ impl ControlPlanes {
             After::Gone => return Ok(()),
         };
         let why = "what is known of the control plane has changed";
-        if !self.control_planes.apply_status(&Planned::new(object)?, status, why).await?.is_unchanged() {
+        if !self
+            .control_planes
+            .apply_status(&Planned::new(object)?, status, why)
+            .await?
+            .is_unchanged()
+        {
             self.tell(seen, status);
         }
         Ok(())
@@ -233,7 +288,11 @@ impl ControlPlanes {
 
     /// One step turns several conditions; people read of it once.
     fn tell(&self, seen: &Observed, status: &CaptControlPlaneStatus) {
-        let before = seen.control_plane.status.as_ref().map_or(&[][..], |status| &status.conditions);
+        let before = seen
+            .control_plane
+            .status
+            .as_ref()
+            .map_or(&[][..], |status| &status.conditions);
         let mut types = vec![match seen.control_plane.metadata.deletion_timestamp {
             Some(_) => Deleting::TYPE,
             None => Ready::TYPE,
@@ -243,9 +302,14 @@ impl ControlPlanes {
             types.push(Paused::TYPE);
         }
         let failed = conditions::is_true(&status.conditions, Failed::TYPE);
-        announce(&self.events, &seen.control_plane.object_ref(&()), before, &status.conditions, &types, |condition| {
-            is_bad(condition, failed)
-        });
+        announce(
+            &self.events,
+            &seen.control_plane.object_ref(&()),
+            before,
+            &status.conditions,
+            &types,
+            |condition| is_bad(condition, failed),
+        );
     }
 }
 
@@ -274,5 +338,9 @@ fn told(deleted: Deleted) {
 
 fn apply_ref(seen: &Observed) -> ObjectRef {
     let metadata = &seen.control_plane.metadata;
-    ObjectRef::new("WorkspaceTemplateApply", metadata.namespace.as_deref(), &eks_apply::name(metadata))
+    ObjectRef::new(
+        "WorkspaceTemplateApply",
+        metadata.namespace.as_deref(),
+        &eks_apply::name(metadata),
+    )
 }

@@ -101,18 +101,27 @@ fn wire(setup: &mut Setup, settings: Settings) -> anyhow::Result<()> {
     let mut applies = Watch::<WorkspaceTemplateApply>::namespaced(setup.client(), &scope, &());
 
     let by_cluster = control_planes.index(|control_plane| {
-        ClusterOwner::of(&control_plane.metadata).map(|owner| owner.uid.to_owned()).into_iter().collect()
+        ClusterOwner::of(&control_plane.metadata)
+            .map(|owner| owner.uid.to_owned())
+            .into_iter()
+            .collect()
     });
     let by_apply = control_planes.index(|control_plane| vec![apply_key(&control_plane.metadata)]);
     let clusters_by_infrastructure = clusters.index(|cluster| {
-        infrastructure_name(cluster).map(|name| beside(&cluster.metadata, name)).into_iter().collect()
+        infrastructure_name(cluster)
+            .map(|name| beside(&cluster.metadata, name))
+            .into_iter()
+            .collect()
     });
     let infrastructure_by_apply = capt_clusters.index(|infrastructure| {
         let name = infrastructure.metadata.name.as_deref().unwrap_or_default();
         vec![beside(&infrastructure.metadata, &vpc_apply_name(name))]
     });
     let held_by_cluster = applies.index(|apply| {
-        hold::cluster_of(&apply.metadata).filter(|_| hold::is_held(&apply.metadata)).into_iter().collect()
+        hold::cluster_of(&apply.metadata)
+            .filter(|_| hold::is_held(&apply.metadata))
+            .into_iter()
+            .collect()
     });
 
     // From a network to the control planes of the Clusters that name it.
@@ -120,7 +129,11 @@ fn wire(setup: &mut Setup, settings: Settings) -> anyhow::Result<()> {
         let by_cluster = by_cluster.clone();
         move |infrastructure: &Key| -> Vec<Key> {
             let clusters = clusters_by_infrastructure.get(infrastructure);
-            clusters.iter().filter_map(|cluster| cluster.metadata.uid.clone()).flat_map(|uid| by_cluster.keys(&uid)).collect()
+            clusters
+                .iter()
+                .filter_map(|cluster| cluster.metadata.uid.clone())
+                .flat_map(|uid| by_cluster.keys(&uid))
+                .collect()
         }
     };
 
@@ -128,11 +141,16 @@ fn wire(setup: &mut Setup, settings: Settings) -> anyhow::Result<()> {
     control_planes.on_change(&holds, |change| {
         let gone = uid(change.old.as_deref()).filter(|old| uid(change.new.as_deref()) != Some(old));
         let old = change.old.as_deref().filter(|_| gone.is_some());
-        old.map(|control_plane| apply_key(&control_plane.metadata)).into_iter().collect()
+        old.map(|control_plane| apply_key(&control_plane.metadata))
+            .into_iter()
+            .collect()
     });
     clusters.on_change(&queue, move |change| {
         let states = [&change.old, &change.new].into_iter().flatten();
-        states.filter_map(|cluster| cluster.metadata.uid.clone()).flat_map(|uid| by_cluster.keys(&uid)).collect()
+        states
+            .filter_map(|cluster| cluster.metadata.uid.clone())
+            .flat_map(|uid| by_cluster.keys(&uid))
+            .collect()
     });
     clusters.on_change(&holds, move |change| held_by_cluster.keys(&change.key));
     capt_clusters.on_change(&queue, {
@@ -143,11 +161,18 @@ fn wire(setup: &mut Setup, settings: Settings) -> anyhow::Result<()> {
         let by_apply = by_apply.clone();
         move |change| {
             let networks = infrastructure_by_apply.keys(&change.key);
-            networks.iter().flat_map(&of_infrastructure).chain(by_apply.keys(&change.key)).collect()
+            networks
+                .iter()
+                .flat_map(&of_infrastructure)
+                .chain(by_apply.keys(&change.key))
+                .collect()
         }
     });
     applies.on_change(&holds, |change: &Change<WorkspaceTemplateApply>| {
-        let held = change.new.as_deref().is_some_and(|apply| hold::is_held(&apply.metadata));
+        let held = change
+            .new
+            .as_deref()
+            .is_some_and(|apply| hold::is_held(&apply.metadata));
         held.then(|| change.key.clone()).into_iter().collect()
     });
 
@@ -219,18 +244,35 @@ mod tests {
 
     #[test]
     fn flags_are_read() {
-        let settings = parse(&["--allow-cross-namespace-templates", "--clear-cluster-failures=false", "--secret-timeout", "90s"]).unwrap();
+        let settings = parse(&[
+            "--allow-cross-namespace-templates",
+            "--clear-cluster-failures=false",
+            "--secret-timeout",
+            "90s",
+        ])
+        .unwrap();
         assert!(settings.allow_cross_namespace_templates);
         assert!(!settings.clear_cluster_failures);
         assert_eq!(settings.secret_timeout.as_secs(), 90);
-        assert!(parse(&["--vpc-ready-timeout", "0s"]).unwrap_err().contains("--vpc-ready-timeout"));
+        assert!(
+            parse(&["--vpc-ready-timeout", "0s"])
+                .unwrap_err()
+                .contains("--vpc-ready-timeout")
+        );
     }
 
     #[test]
     fn every_flag_has_a_heading_and_a_variable() {
         let command = Args::command();
-        for arg in command.get_arguments().filter(|arg| !["help", "version"].contains(&arg.get_id().as_str())) {
-            assert!(arg.get_help_heading().is_some() && arg.get_env().is_some(), "{}", arg.get_id());
+        for arg in command
+            .get_arguments()
+            .filter(|arg| !["help", "version"].contains(&arg.get_id().as_str()))
+        {
+            assert!(
+                arg.get_help_heading().is_some() && arg.get_env().is_some(),
+                "{}",
+                arg.get_id()
+            );
         }
     }
 }

@@ -30,7 +30,10 @@ impl<'a> Wish<'a> {
     /// The CRD's rules are checked again where a wrong value would reach Terraform: an object may be older than a rule.
     pub(crate) fn of(control_plane: &'a CaptControlPlane, allow_cross_namespace: bool) -> Result<Self, Unfit> {
         let spec = &control_plane.spec;
-        let invalid = |message: String| Unfit { reason: Ready::InvalidSpec, message };
+        let invalid = |message: String| Unfit {
+            reason: Ready::InvalidSpec,
+            message,
+        };
 
         let template = &spec.workspace_template_ref;
         if let Some(namespace) = &template.namespace
@@ -46,12 +49,17 @@ impl<'a> Wish<'a> {
             });
         }
         let kubernetes_version = minor_version(&spec.version).ok_or_else(|| {
-            invalid(format!("spec.version {:?} is not a Kubernetes version such as 1.31, v1.31 or v1.31.2", spec.version))
+            invalid(format!(
+                "spec.version {:?} is not a Kubernetes version such as 1.31, v1.31 or v1.31.2",
+                spec.version
+            ))
         })?;
 
         let config = &spec.control_plane_config;
         for addon in &config.addons {
-            let Some(values) = &addon.configuration_values else { continue };
+            let Some(values) = &addon.configuration_values else {
+                continue;
+            };
             if let Err(error) = serde_json::from_str::<serde_json::Value>(values) {
                 return Err(invalid(format!(
                     "spec.controlPlaneConfig.addons: configurationValues of {} is not JSON ({error}): write it as one JSON object, \
@@ -67,8 +75,14 @@ impl<'a> Wish<'a> {
         let mut set = |name: &str, value: String| own.insert(name.to_owned(), value);
         set(variable::KUBERNETES_VERSION, kubernetes_version);
         set(variable::REGION, config.region.clone());
-        set(variable::ADDONS, json("spec.controlPlaneConfig.addons", serde_json::to_string(&config.addons))?);
-        set(variable::TAGS, json("spec.additionalTags", serde_json::to_string(&spec.additional_tags))?);
+        set(
+            variable::ADDONS,
+            json("spec.controlPlaneConfig.addons", serde_json::to_string(&config.addons))?,
+        );
+        set(
+            variable::TAGS,
+            json("spec.additionalTags", serde_json::to_string(&spec.additional_tags))?,
+        );
         for (key, value) in &spec.additional_tags {
             set(&format!("{}{key}", variable::TAG_PREFIX), value.clone());
         }
@@ -126,8 +140,12 @@ impl<'a> Wish<'a> {
         let mut apply = WorkspaceTemplateApply::new(&name(metadata), self.spec(cluster, network));
         apply.metadata.namespace = metadata.namespace.clone();
         apply.metadata.finalizers = Some(vec![finalizer::CAPT_CONTROL_PLANE_HOLD.into()]);
-        apply.metadata.labels =
-            Some(labels.into_iter().filter_map(|(key, value)| Some((key.to_owned(), value?))).collect());
+        apply.metadata.labels = Some(
+            labels
+                .into_iter()
+                .filter_map(|(key, value)| Some((key.to_owned(), value?)))
+                .collect(),
+        );
         apply
     }
 }
@@ -139,8 +157,15 @@ pub(crate) fn name(control_plane: &ObjectMeta) -> String {
 
 /// The labels of the apply that follow its control plane; `None` for one that must not be there.
 pub(crate) fn labels(control_plane: &ObjectMeta, cluster: &str) -> BTreeMap<&'static str, Option<String>> {
-    let filter = control_plane.labels.as_ref().and_then(|labels| labels.get(label::WATCH_FILTER)).cloned();
-    BTreeMap::from([(label::CLUSTER_NAME, Some(names::label_value(cluster))), (label::WATCH_FILTER, filter)])
+    let filter = control_plane
+        .labels
+        .as_ref()
+        .and_then(|labels| labels.get(label::WATCH_FILTER))
+        .cloned();
+    BTreeMap::from([
+        (label::CLUSTER_NAME, Some(names::label_value(cluster))),
+        (label::WATCH_FILTER, filter),
+    ])
 }
 
 /// The variables of a network: its ID, and every output of its apply as `vpc_<output>`. An output `vpc_id` is the ID itself,
@@ -162,7 +187,9 @@ pub(crate) fn carried(apply: &WorkspaceTemplateApplySpec, control_plane: &CaptCo
     apply
         .variables
         .iter()
-        .filter(|(name, _)| name.starts_with(variable::VPC_OUTPUT_PREFIX) && !control_plane.spec.variables.contains_key(*name))
+        .filter(|(name, _)| {
+            name.starts_with(variable::VPC_OUTPUT_PREFIX) && !control_plane.spec.variables.contains_key(*name)
+        })
         .map(|(name, value)| (name.clone(), value.clone()))
         .collect()
 }
@@ -218,7 +245,10 @@ mod tests {
     }
 
     fn map(entries: &[(&str, &str)]) -> Variables {
-        entries.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned())).collect()
+        entries
+            .iter()
+            .map(|(k, v)| ((*k).to_owned(), (*v).to_owned()))
+            .collect()
     }
 
     #[test]
@@ -231,16 +261,29 @@ mod tests {
             "additionalTags": {"team": "blue", "cost/center": "42"},
             "variables": {"node_type": "m7g.large", "vpc_private_subnets": "[\"mine\"]"},
         }));
-        let outputs = map(&[("vpc_id", "vpc-2"), ("private_subnets", "[\"s-1\"]"), ("azs", "[\"a\"]"), ("größe", "7")]);
-        let spec = Wish::of(&full, false).unwrap().spec("demo", &network("vpc-1", &outputs));
+        let outputs = map(&[
+            ("vpc_id", "vpc-2"),
+            ("private_subnets", "[\"s-1\"]"),
+            ("azs", "[\"a\"]"),
+            ("größe", "7"),
+        ]);
+        let spec = Wish::of(&full, false)
+            .unwrap()
+            .spec("demo", &network("vpc-1", &outputs));
         assert_eq!(
             spec.variables,
             map(&[
-                ("addons", r#"[{"name":"vpc-cni","version":"v1.18.0","configurationValues":"{\"a\": 1}"},{"name":"coredns"}]"#),
+                (
+                    "addons",
+                    r#"[{"name":"vpc-cni","version":"v1.18.0","configurationValues":"{\"a\": 1}"},{"name":"coredns"}]"#
+                ),
                 ("cluster_name", "demo"),
                 ("endpoint_private_access", "false"),
                 ("endpoint_public_access", "true"),
-                ("endpoint_public_access_cidrs", r#"["203.0.113.0/24","198.51.100.7/32"]"#),
+                (
+                    "endpoint_public_access_cidrs",
+                    r#"["203.0.113.0/24","198.51.100.7/32"]"#
+                ),
                 ("kubernetes_version", "1.31"),
                 ("node_type", "m7g.large"),
                 ("region", "eu-west-1"),
@@ -259,7 +302,9 @@ mod tests {
     #[test]
     fn what_the_user_leaves_out_is_left_to_the_template() {
         let bare = control_plane(json!({}));
-        let spec = Wish::of(&bare, false).unwrap().spec("demo", &network("vpc-1", &Variables::new()));
+        let spec = Wish::of(&bare, false)
+            .unwrap()
+            .spec("demo", &network("vpc-1", &Variables::new()));
         assert_eq!(
             spec.variables,
             map(&[
@@ -276,9 +321,19 @@ mod tests {
     #[test]
     fn nobody_overrides_what_capt_answers_for() {
         // The CRD refuses these; an object may be older than the rule.
-        let sly = control_plane(json!({"variables": {"cluster_name": "x", "region": "x", "vpc_id": "x", "kubernetes_version": "9.9"}}));
-        let variables = Wish::of(&sly, false).unwrap().spec("demo", &network("vpc-1", &Variables::new())).variables;
-        for (name, value) in [("cluster_name", "demo"), ("region", "eu-west-1"), ("vpc_id", "vpc-1"), ("kubernetes_version", "1.31")] {
+        let sly = control_plane(
+            json!({"variables": {"cluster_name": "x", "region": "x", "vpc_id": "x", "kubernetes_version": "9.9"}}),
+        );
+        let variables = Wish::of(&sly, false)
+            .unwrap()
+            .spec("demo", &network("vpc-1", &Variables::new()))
+            .variables;
+        for (name, value) in [
+            ("cluster_name", "demo"),
+            ("region", "eu-west-1"),
+            ("vpc_id", "vpc-1"),
+            ("kubernetes_version", "1.31"),
+        ] {
             assert_eq!(variables[name], value);
         }
     }
@@ -299,13 +354,21 @@ mod tests {
     #[test]
     fn the_object_is_complete() {
         let demo = control_plane(json!({}));
-        let apply = Wish::of(&demo, false).unwrap().object("demo", &network("vpc-1", &Variables::new()));
+        let apply = Wish::of(&demo, false)
+            .unwrap()
+            .object("demo", &network("vpc-1", &Variables::new()));
         assert_eq!(apply.metadata.name.as_deref(), Some("demo-cp-eks-controlplane-apply"));
         assert_eq!(apply.metadata.namespace.as_deref(), Some("team"));
-        assert_eq!(apply.metadata.finalizers.unwrap(), ["controlplane.cluster.x-k8s.io/captcontrolplane-hold"]);
+        assert_eq!(
+            apply.metadata.finalizers.unwrap(),
+            ["controlplane.cluster.x-k8s.io/captcontrolplane-hold"]
+        );
         assert_eq!(
             apply.metadata.labels.unwrap(),
-            map(&[("cluster.x-k8s.io/cluster-name", "demo"), ("cluster.x-k8s.io/watch-filter", "blue")])
+            map(&[
+                ("cluster.x-k8s.io/cluster-name", "demo"),
+                ("cluster.x-k8s.io/watch-filter", "blue")
+            ])
         );
     }
 
@@ -317,7 +380,11 @@ mod tests {
                 Ready::InvalidSpec,
                 ["spec.controlPlaneConfig.addons", "vpc-cni is not JSON"],
             ),
-            (json!({"version": "latest"}), Ready::InvalidSpec, ["spec.version", "v1.31.2"]),
+            (
+                json!({"version": "latest"}),
+                Ready::InvalidSpec,
+                ["spec.version", "v1.31.2"],
+            ),
             (
                 json!({"controlPlaneConfig": {"endpointAccess": {"public": false, "private": false}}}),
                 Ready::InvalidSpec,
@@ -333,7 +400,11 @@ mod tests {
             let control_plane = control_plane(spec);
             let unfit = Wish::of(&control_plane, false).unwrap_err();
             assert_eq!(unfit.reason, reason);
-            assert!(words.iter().all(|word| unfit.message.contains(word)), "{}", unfit.message);
+            assert!(
+                words.iter().all(|word| unfit.message.contains(word)),
+                "{}",
+                unfit.message
+            );
         }
     }
 
@@ -359,7 +430,10 @@ mod tests {
         ] {
             assert_eq!(minor_version(version).as_deref(), minor, "{version}");
         }
-        let apply = WorkspaceTemplateApplySpec { variables: map(&[("kubernetes_version", "1.31")]), ..Default::default() };
+        let apply = WorkspaceTemplateApplySpec {
+            variables: map(&[("kubernetes_version", "1.31")]),
+            ..Default::default()
+        };
         assert!(runs(&apply, "v1.31.7"));
         assert!(!runs(&apply, "v1.32.0"));
         assert!(!runs(&WorkspaceTemplateApplySpec::default(), "v1.31.0"));

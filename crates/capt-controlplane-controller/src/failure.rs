@@ -13,7 +13,10 @@ const MESSAGE: &str = "failureMessage";
 /// object, or without a message, is not ours to clear.
 pub(crate) fn caused_by<'a>(cluster: &'a Cluster, control_plane: &str) -> Option<&'a ClusterFailure> {
     let failure = cluster.status.as_ref()?.deprecated.as_ref()?.v1beta1.as_ref()?;
-    let origin = failure.failure_message.as_deref()?.strip_prefix("Failure detected from referenced resource ")?;
+    let origin = failure
+        .failure_message
+        .as_deref()?
+        .strip_prefix("Failure detected from referenced resource ")?;
     let rest = origin.strip_prefix("controlplane.cluster.x-k8s.io/")?;
     let (_version, rest) = rest.split_once(", Kind=CAPTControlPlane with name ")?;
     rest.strip_prefix(&format!("{control_plane:?}:")).map(|_| failure)
@@ -61,13 +64,21 @@ mod tests {
 
     #[test]
     fn clearing_is_bound_to_both_values() {
-        let failure = ClusterFailure { failure_reason: Some("R".into()), failure_message: Some("m".into()) };
+        let failure = ClusterFailure {
+            failure_reason: Some("R".into()),
+            failure_message: Some("m".into()),
+        };
         assert_eq!(
             format!("{:?}", clearing(&failure)),
             "Edit { tests: [\"/status/deprecated/v1beta1/failureReason\", \"/status/deprecated/v1beta1/failureMessage\"], \
              changes: [\"/status/deprecated/v1beta1/failureReason\", \"/status/deprecated/v1beta1/failureMessage\"] }"
         );
-        let half = ClusterFailure { failure_reason: None, failure_message: Some("m".into()) };
-        assert!(format!("{:?}", clearing(&half)).ends_with("changes: [\"/status/deprecated/v1beta1/failureMessage\"] }"));
+        let half = ClusterFailure {
+            failure_reason: None,
+            failure_message: Some("m".into()),
+        };
+        assert!(
+            format!("{:?}", clearing(&half)).ends_with("changes: [\"/status/deprecated/v1beta1/failureMessage\"] }")
+        );
     }
 }

@@ -33,20 +33,39 @@ impl Reconciler for Holds {
     type Error = Failure;
 
     async fn reconcile(&self, key: &Key) -> Result<Wake, Failure> {
-        let Some(apply) = self.applies.get(key) else { return Ok(Wake::OnEvent) };
+        let Some(apply) = self.applies.get(key) else {
+            return Ok(Wake::OnEvent);
+        };
         let metadata = &apply.metadata;
         // The usual case, told from the cache: the control plane is there.
-        let holder_is_known = || self.by_apply.get(key).iter().any(|holder| is_holder(&holder.metadata, metadata));
+        let holder_is_known = || {
+            self.by_apply
+                .get(key)
+                .iter()
+                .any(|holder| is_holder(&holder.metadata, metadata))
+        };
         if !is_held(metadata) || !self.is_in_scope(metadata) || self.is_at_rest(metadata) || holder_is_known() {
             return Ok(Wake::OnEvent);
         }
-        let control_planes = self.control_planes.live_list(metadata.namespace.as_deref(), None).await?;
-        if control_planes.iter().any(|control_plane| is_holder(&control_plane.metadata, metadata)) {
+        let control_planes = self
+            .control_planes
+            .live_list(metadata.namespace.as_deref(), None)
+            .await?;
+        if control_planes
+            .iter()
+            .any(|control_plane| is_holder(&control_plane.metadata, metadata))
+        {
             return Ok(Wake::OnEvent);
         }
         let why = "the control plane that held it no longer exists";
         let hold = [finalizer::CAPT_CONTROL_PLANE_HOLD];
-        if self.objects.remove_finalizers(&Planned::new(apply.as_ref())?, &hold, why).await?.written().is_some() {
+        if self
+            .objects
+            .remove_finalizers(&Planned::new(apply.as_ref())?, &hold, why)
+            .await?
+            .written()
+            .is_some()
+        {
             tracing::info!(why, "hold released");
         }
         Ok(Wake::OnEvent)
@@ -56,12 +75,17 @@ impl Reconciler for Holds {
 impl Holds {
     /// The watch is not filtered, because the network's apply may be somebody else's to look after.
     fn is_in_scope(&self, apply: &ObjectMeta) -> bool {
-        self.scope.filter().is_none_or(|filter| label_of(apply, label::WATCH_FILTER) == Some(filter))
+        self.scope
+            .filter()
+            .is_none_or(|filter| label_of(apply, label::WATCH_FILTER) == Some(filter))
     }
 
     /// Paused, or on its way to another management cluster, where its control plane is.
     fn is_at_rest(&self, apply: &ObjectMeta) -> bool {
-        let moves = apply.annotations.as_ref().is_some_and(|annotations| annotations.contains_key(annotation::DELETE_FOR_MOVE));
+        let moves = apply
+            .annotations
+            .as_ref()
+            .is_some_and(|annotations| annotations.contains_key(annotation::DELETE_FOR_MOVE));
         let cluster = cluster_of(apply).and_then(|key| self.clusters.get(&key));
         moves || has_paused_annotation(apply) || cluster.is_some_and(|cluster| cluster.spec.paused == Some(true))
     }
@@ -69,19 +93,28 @@ impl Holds {
 
 /// Whether a control plane holds this apply.
 pub(crate) fn is_held(apply: &ObjectMeta) -> bool {
-    apply.finalizers.iter().flatten().any(|name| name == finalizer::CAPT_CONTROL_PLANE_HOLD)
+    apply
+        .finalizers
+        .iter()
+        .flatten()
+        .any(|name| name == finalizer::CAPT_CONTROL_PLANE_HOLD)
 }
 
 /// The Cluster that the apply says it belongs to.
 pub(crate) fn cluster_of(apply: &ObjectMeta) -> Option<Key> {
-    Some(Key::namespaced(apply.namespace.as_deref()?, label_of(apply, label::CLUSTER_NAME)?))
+    Some(Key::namespaced(
+        apply.namespace.as_deref()?,
+        label_of(apply, label::CLUSTER_NAME)?,
+    ))
 }
 
 /// Whether this control plane is the one that holds the apply: by the UID that the apply carries; by the name, where
 /// somebody removed all that told the UID.
 fn is_holder(control_plane: &ObjectMeta, apply: &ObjectMeta) -> bool {
     let mut owners = apply.owner_references.iter().flatten();
-    let controller = owners.find(|owner| owner.controller == Some(true)).map(|owner| owner.uid.as_str());
+    let controller = owners
+        .find(|owner| owner.controller == Some(true))
+        .map(|owner| owner.uid.as_str());
     match controller.or(label_of(apply, label::OWNER_UID)) {
         Some(uid) => control_plane.uid.as_deref() == Some(uid),
         None => apply.name.as_deref() == Some(&eks_apply::name(control_plane)),
@@ -104,12 +137,25 @@ mod tests {
     #[test]
     fn the_holder_is_known_by_its_uid_and_else_by_its_name() {
         let demo = metadata(json!({"name": "demo", "uid": "u"}));
-        let owner = |uid: &str| json!([{"apiVersion": "v1", "kind": "K", "name": "demo", "uid": uid, "controller": true}]);
+        let owner =
+            |uid: &str| json!([{"apiVersion": "v1", "kind": "K", "name": "demo", "uid": uid, "controller": true}]);
         for (apply, held, what) in [
             (json!({"ownerReferences": owner("u")}), true, "by reference"),
-            (json!({"ownerReferences": owner("earlier"), "name": "demo-eks-controlplane-apply"}), false, "an earlier one of the same name"),
-            (json!({"labels": {"infrastructure.cluster.x-k8s.io/capt-owner-uid": "u"}}), true, "by label"),
-            (json!({"labels": {"infrastructure.cluster.x-k8s.io/capt-owner-uid": "v"}}), false, "another's label"),
+            (
+                json!({"ownerReferences": owner("earlier"), "name": "demo-eks-controlplane-apply"}),
+                false,
+                "an earlier one of the same name",
+            ),
+            (
+                json!({"labels": {"infrastructure.cluster.x-k8s.io/capt-owner-uid": "u"}}),
+                true,
+                "by label",
+            ),
+            (
+                json!({"labels": {"infrastructure.cluster.x-k8s.io/capt-owner-uid": "v"}}),
+                false,
+                "another's label",
+            ),
             (json!({"name": "demo-eks-controlplane-apply"}), true, "by name alone"),
             (json!({"name": "other-eks-controlplane-apply"}), false, "another name"),
         ] {

@@ -57,7 +57,9 @@ pub(crate) enum Owner {
     /// Cluster API has not set the ownerReference yet.
     NotSet,
     /// There is none with the recorded UID.
-    Gone { name: String },
+    Gone {
+        name: String,
+    },
     Present(Arc<Cluster>),
 }
 
@@ -66,34 +68,43 @@ pub(crate) enum Owner {
 pub(crate) enum Infrastructure {
     /// The Cluster names none, or one of another provider.
     NotOurs,
-    Named { name: String, found: Found<CaptCluster> },
+    Named {
+        name: String,
+        found: Found<CaptCluster>,
+    },
 }
 
 /// What is read again, from the API server itself, before a step that cannot be undone.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Look {
     /// The apply is to be made: the wish is current, and neither Cluster nor network is about to go.
-    BeforeCreate,
+    Create,
     /// The apply is to be changed: the wish is current. A restarted API server may serve an old one, and Terraform would
     /// carry it out.
-    BeforeChange,
+    Change,
     /// The control plane is to delete itself: its Cluster really goes, and really names another.
-    BeforeDeleteSelf,
+    DeleteSelf,
     /// The last guard is to be dropped: the apply is really gone.
-    BeforeLetGo,
+    LetGo,
 }
 
 /// The answer to a [`Look`].
 #[derive(Debug)]
 pub(crate) enum Live {
-    BeforeCreate {
+    Create {
         control_plane: Option<Box<CaptControlPlane>>,
         cluster: Option<Box<Cluster>>,
         infrastructure: Option<Box<CaptCluster>>,
     },
-    BeforeChange { control_plane: Option<Box<CaptControlPlane>> },
-    BeforeDeleteSelf { cluster: Option<Box<Cluster>> },
-    BeforeLetGo { apply: Option<Box<WorkspaceTemplateApply>> },
+    Change {
+        control_plane: Option<Box<CaptControlPlane>>,
+    },
+    DeleteSelf {
+        cluster: Option<Box<Cluster>>,
+    },
+    LetGo {
+        apply: Option<Box<WorkspaceTemplateApply>>,
+    },
 }
 
 /// Why a step was not carried out, in words that can stand in a condition.
@@ -113,7 +124,10 @@ impl Refusal {
             Failure::NamespaceTerminating { .. } => Some(Ready::NamespaceTerminating),
             _ => None,
         };
-        Self { reason, message: failure.to_string() }
+        Self {
+            reason,
+            message: failure.to_string(),
+        }
     }
 }
 
@@ -151,7 +165,9 @@ pub(crate) fn observe(reads: &impl Reads, key: &Key, settings: Settings) -> Opti
         None => Owner::NotSet,
         Some(owner) => match reads.cluster(&beside(owner.name)) {
             Some(cluster) if cluster.metadata.uid.as_deref() == Some(owner.uid) => Owner::Present(cluster),
-            _ => Owner::Gone { name: owner.name.to_owned() },
+            _ => Owner::Gone {
+                name: owner.name.to_owned(),
+            },
         },
     };
     let named = match &owner {
@@ -160,7 +176,10 @@ pub(crate) fn observe(reads: &impl Reads, key: &Key, settings: Settings) -> Opti
     };
     let (infrastructure, vpc_apply) = match named {
         Some(name) => (
-            Infrastructure::Named { name: name.to_owned(), found: reads.capt_cluster(&beside(name)) },
+            Infrastructure::Named {
+                name: name.to_owned(),
+                found: reads.capt_cluster(&beside(name)),
+            },
             reads.apply(&beside(&names::vpc_apply_name(name))),
         ),
         None => (Infrastructure::NotOurs, Found::Absent),
@@ -201,6 +220,11 @@ impl Observed {
     }
 
     pub(crate) fn has_finalizer(&self, name: &str) -> bool {
-        self.control_plane.metadata.finalizers.iter().flatten().any(|finalizer| finalizer == name)
+        self.control_plane
+            .metadata
+            .finalizers
+            .iter()
+            .flatten()
+            .any(|finalizer| finalizer == name)
     }
 }

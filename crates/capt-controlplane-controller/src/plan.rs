@@ -62,7 +62,11 @@ pub(crate) enum Step {
 
 impl Plan {
     fn leave_alone() -> Self {
-        Self { step: Step::Nothing, status: None, wake: Wake::OnEvent }
+        Self {
+            step: Step::Nothing,
+            status: None,
+            wake: Wake::OnEvent,
+        }
     }
 }
 
@@ -70,14 +74,25 @@ impl Plan {
 pub(crate) fn plan(seen: &Observed, now: Timestamp) -> Plan {
     let metadata = &seen.control_plane.metadata;
     // A move deletes objects that live on elsewhere: acting on that deletion would destroy a cluster in use.
-    let moved = metadata.annotations.as_ref().is_some_and(|annotations| annotations.contains_key(annotation::DELETE_FOR_MOVE));
+    let moved = metadata
+        .annotations
+        .as_ref()
+        .is_some_and(|annotations| annotations.contains_key(annotation::DELETE_FOR_MOVE));
     if moved || is_externally_managed(metadata) {
         return Plan::leave_alone();
     }
     if seen.is_paused() {
-        return Plan { step: Step::Nothing, status: Some(status::paused(seen, now)), wake: Wake::OnEvent };
+        return Plan {
+            step: Step::Nothing,
+            status: Some(status::paused(seen, now)),
+            wake: Wake::OnEvent,
+        };
     }
-    let plan = if metadata.deletion_timestamp.is_some() { deletion::plan(seen, now) } else { upkeep::plan(seen, now) };
+    let plan = if metadata.deletion_timestamp.is_some() {
+        deletion::plan(seen, now)
+    } else {
+        upkeep::plan(seen, now)
+    };
     clear_cluster_failure(seen, plan)
 }
 

@@ -20,7 +20,7 @@ use http::{HeaderValue, Request, Response, header::USER_AGENT};
 use kube::{
     Client, Config,
     client::{Body, ClientBuilder},
-    config::{KubeConfigOptions, Kubeconfig},
+    config::{KubeConfigOptions, Kubeconfig, KubeconfigError},
 };
 use tokio::time::Instant;
 use tower::{BoxError, Layer, Service};
@@ -47,7 +47,9 @@ pub async fn config(kubeconfig: Option<&str>) -> anyhow::Result<Config> {
             || format!("cannot use the kubeconfig {paths:?}; correct --kubeconfig or the variable KUBECONFIG");
         let mut merged = Kubeconfig::default();
         for path in env::split_paths(paths) {
-            let file = Kubeconfig::read_from(path).with_context(unusable)?;
+            let file = Kubeconfig::read_from(path)
+                .map_err(without_contents)
+                .with_context(unusable)?;
             merged = merged.merge(file).with_context(unusable)?;
         }
         return Config::from_custom_kubeconfig(merged, &options)
@@ -56,9 +58,22 @@ pub async fn config(kubeconfig: Option<&str>) -> anyhow::Result<Config> {
     }
     match Config::incluster() {
         Ok(config) => Ok(config),
-        Err(no_pod) => Config::from_kubeconfig(&options).await.with_context(|| {
-            format!("no API server is configured: not in a pod ({no_pod}), and no default kubeconfig; set --kubeconfig")
-        }),
+        Err(no_pod) => Config::from_kubeconfig(&options)
+            .await
+            .map_err(without_contents)
+            .with_context(|| {
+                format!(
+                    "no API server is configured: not in a pod ({no_pod}), and no default kubeconfig; set --kubeconfig"
+                )
+            }),
+    }
+}
+
+/// A parser's complaint quotes the lines around the mistake, and in a kubeconfig these hold a token: it is not repeated.
+fn without_contents(error: KubeconfigError) -> anyhow::Error {
+    match error {
+        KubeconfigError::Parse(_) => anyhow::anyhow!("it is not valid YAML, or not a kubeconfig"),
+        other => other.into(),
     }
 }
 
@@ -332,6 +347,16 @@ mod tests {
         let event = stream.next().await.unwrap().unwrap();
         assert!(matches!(event, kube::api::WatchEvent::Bookmark(_)));
         assert!(touched.load(Ordering::Relaxed) >= 2, "the bookmark");
+    }
+
+    #[tokio::test]
+    async fn a_broken_kubeconfig_is_not_quoted() {
+        let file = env::temp_dir().join(format!("capt-broken-kubeconfig-{}", std::process::id()));
+        std::fs::write(&file, "users:\n- name: u\n  user:\n    token: s3cret\n  broken: [\n").unwrap();
+        let error = config(file.to_str()).await.unwrap_err();
+        std::fs::remove_file(&file).unwrap();
+        let text = format!("{error:#} {error:?}");
+        assert!(text.contains("not valid YAML") && !text.contains("s3cret"), "{text}");
     }
 
     #[tokio::test]

@@ -18,7 +18,9 @@ use kube::{Resource, ResourceExt};
 
 use crate::copies::Which;
 use crate::material::Material;
-use crate::observe::{Caches, Contents, Living, Marks, Memory, Observed, Reader, Situation, View};
+use crate::observe::{
+    Caches, Contents, CopyState, Drift, Living, Marks, Memory, Observed, Reader, Situation, Version, View,
+};
 use crate::plan::{self, Deed, Plan, Step};
 
 const COPIES: &str = "kubeconfig and CA are handed to Cluster API";
@@ -75,8 +77,9 @@ impl Worker {
             Step::Nothing => {
                 self.report(control_plane, plan.status.as_ref()).await?;
                 if let (Situation::Living(living), Some(inputs)) = (&seen.situation, contents.judged.take()) {
+                    let (source, copies) = (living.source.clone(), living.copies.clone());
                     self.memory
-                        .settle(&Key::of(control_plane), planned.uid(), inputs, living);
+                        .settle(&Key::of(control_plane), planned.uid(), inputs, source, copies);
                 }
                 Ok(())
             }
@@ -130,20 +133,33 @@ impl Worker {
         let Situation::Living(living) = &seen.situation else {
             return Ok(());
         };
+        let (mut judged, mut copies) = (contents.judged.clone(), living.copies.clone());
         let mut alias = Ok(());
         for (which, deed) in deeds {
-            let done = self.perform(*which, *deed, living, control_plane, contents).await;
-            match (which, done) {
-                // Whatever becomes of the alias, the cluster can be used: it is reported as it is, and tried again.
-                (Which::Alias, done) => alias = done,
-                (_, Ok(())) => {}
-                (_, Err(failure)) => return Err(self.refuse(control_plane, plan::is_good(living), failure, now).await),
+            match self.perform(*which, *deed, living, control_plane, contents).await {
+                Ok(version) => {
+                    copies.set(*which, state_after(*deed, copies.of(*which), contents));
+                    if let Some(judged) = &mut judged {
+                        judged.copies.set(*which, version);
+                    }
+                }
+                // Whatever becomes of the alias, the cluster can be used; it is tried again.
+                Err(failure) if *which == Which::Alias => alias = Err(failure),
+                Err(failure) => return Err(self.refuse(control_plane, plan::is_good(living), failure, now).await),
             }
         }
         self.report(control_plane, plan.status.as_ref()).await?;
-        alias
+        alias?;
+        if let Some(inputs) = judged {
+            // What was just written need not be read to know it.
+            let uid = control_plane.metadata.uid.as_deref().unwrap_or_default();
+            self.memory
+                .settle(&Key::of(control_plane), uid, inputs, living.source.clone(), copies);
+        }
+        Ok(())
     }
 
+    /// Returns the version of the copy that is there afterwards.
     async fn perform(
         &self,
         which: Which,
@@ -151,7 +167,7 @@ impl Worker {
         living: &Living,
         control_plane: &CaptControlPlane,
         contents: &Contents,
-    ) -> Result<(), Failure> {
+    ) -> Result<Option<Version>, Failure> {
         let planned = Planned::new(control_plane)?;
         let parent = Parent::of(&planned);
         let secrets = &self.reader.secrets;
@@ -163,7 +179,7 @@ impl Worker {
             (Deed::Repair, Some(live), material) => self.repair(which, live, &parent, &marks, material.as_ref()).await,
             (Deed::Delete, Some(live), _) => {
                 let ours = Ours::by_owner(secrets, Planned::new(live)?, &parent)?;
-                secrets.delete(&ours, RIVAL).await.map(drop)
+                secrets.delete(&ours, RIVAL).await.map(|_| None)
             }
             (Deed::Create | Deed::Remake, live, Some(material)) => {
                 if let Some(live) = live {
@@ -179,7 +195,7 @@ impl Worker {
                 // Remembered before the answer, which may get lost: see `Memory`.
                 self.memory.made(&Key::of(control_plane), planned.uid());
                 match secrets.create(&parent, Bond::Reference, copy, COPIES).await? {
-                    Created::New(_) => Ok(()),
+                    Created::New(live) => Ok(Version::of(&live)),
                     Created::Adopted(live) => self.repair(which, &live, &parent, &marks, Some(material)).await,
                     // The old one is still there; when it is gone, its event brings the next pass.
                     Created::Deleting(_) => Err(Failure::LostRace {
@@ -203,7 +219,7 @@ impl Worker {
         parent: &Parent,
         marks: &Marks,
         material: Option<&Material>,
-    ) -> Result<(), Failure> {
+    ) -> Result<Option<Version>, Failure> {
         let secrets = &self.reader.secrets;
         let mut change = match material {
             Some(material) => Change::data(&material.data(which))?,
@@ -214,8 +230,10 @@ impl Worker {
         }
         let ours = Ours::by_owner(secrets, Planned::new(live)?, parent)?;
         let changed = secrets.change(&ours, &change, COPIES).await?.written();
-        let ours = Ours::by_owner(secrets, Planned::new(changed.as_ref().unwrap_or(live))?, parent)?;
-        secrets.adopt(&ours, parent, Bond::Reference, COPIES).await.map(drop)
+        let changed = changed.as_ref().unwrap_or(live);
+        let ours = Ours::by_owner(secrets, Planned::new(changed)?, parent)?;
+        let adopted = secrets.adopt(&ours, parent, Bond::Reference, COPIES).await?.written();
+        Ok(Version::of(adopted.as_ref().unwrap_or(changed)))
     }
 
     /// What stands in the way is shown, unless it passes by itself; the failure itself goes to the loop.
@@ -267,6 +285,17 @@ impl Worker {
             );
         }
         Ok(written)
+    }
+}
+
+/// What a copy is once its deed is done.
+fn state_after(deed: Deed, before: &CopyState, contents: &Contents) -> CopyState {
+    match deed {
+        Deed::Delete => CopyState::Absent,
+        Deed::Create | Deed::Repair | Deed::Remake => CopyState::Ours {
+            good: contents.material.is_some() || before.is_good(),
+            drift: Drift::None,
+        },
     }
 }
 

@@ -54,6 +54,14 @@ impl<T> PerCopy<T> {
         }
     }
 
+    pub(crate) fn set(&mut self, which: Which, value: T) {
+        match which {
+            Which::Kubeconfig => self.kubeconfig = value,
+            Which::Ca => self.ca = value,
+            Which::Alias => self.alias = value,
+        }
+    }
+
     pub(crate) fn iter(&self) -> impl Iterator<Item = (Which, &T)> {
         Which::ALL.into_iter().map(|which| (which, self.of(which)))
     }

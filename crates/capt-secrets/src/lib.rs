@@ -23,3 +23,18 @@ mod world;
 
 pub use controller::{Args, run};
 pub use rbac::{EVERYWHERE, OWN_NAMESPACE};
+
+/// Does not compile once a type that holds values of Secrets can be printed.
+#[cfg(test)]
+const _: fn() = || {
+    trait Printable<How> {
+        fn is() {}
+    }
+    struct ByDebug;
+    impl<T> Printable<()> for T {}
+    impl<T: std::fmt::Debug> Printable<ByDebug> for T {}
+    // With two ways to be printable, the compiler cannot tell which is meant.
+    let _ = <kubeconfig::Kubeconfig as Printable<_>>::is;
+    let _ = <material::Material as Printable<_>>::is;
+    let _ = <observe::Contents as Printable<_>>::is;
+};

@@ -60,12 +60,12 @@ impl Caches {
         let named = |name: &str| Key::namespaced(namespace, name);
         let cluster = cluster_name(&control_plane.metadata);
         let apply = self.applies.find(&named(&names::eks_apply_name(key.name())));
-        let source = match (&apply, control_plane.metadata.uid.as_deref()) {
-            (Found::Present(apply), Some(_)) => match connection(apply) {
+        let source = match &apply {
+            Found::Present(apply) => match connection(apply) {
                 Connection::Secret(name) => self.secrets.get(&named(name)),
                 Connection::Unnamed | Connection::Elsewhere => None,
             },
-            _ => None,
+            Found::Unreadable(_) | Found::Absent => None,
         };
         let copy = |which: Which| cluster.and_then(|cluster| self.secrets.get(&named(&which.name(cluster))));
         Some(View {
@@ -126,7 +126,7 @@ pub(crate) enum Situation {
         finalizer: bool,
         leftovers: Vec<Leftover>,
     },
-    Living(Living),
+    Living(Box<Living>),
 }
 
 /// A copy that still exists.
@@ -398,12 +398,12 @@ impl Reader {
         let key = Key::of(control_plane.as_ref());
         if let Some((source, copies)) = memory.recall(&key, uid, &inputs) {
             (living.source, living.copies) = (source, copies);
-            return Ok((Situation::Living(living), Contents::default()));
+            return Ok((Situation::Living(living.into()), Contents::default()));
         }
         let contents = self
             .judge(view, named, &wish, inputs, memory.has_made(&key, uid), &mut living)
             .await?;
-        Ok((Situation::Living(living), contents))
+        Ok((Situation::Living(living.into()), contents))
     }
 
     /// Reads the contents that the caches do not hold, and judges them.
@@ -477,21 +477,19 @@ impl Reader {
             let cached = view.copies.of(which).as_deref();
             let state = match (live, cached) {
                 (Some(live), _) => self.copy_state(live, which, wish, contents.material.as_ref())?,
-                (None, Some(cached)) if !is_ours(&cached.metadata, wish.parent.uid()) => {
-                    foreign(&self.metadata, cached, wish)?
+                // Ours in the cache, and gone since.
+                (None, Some(cached)) => {
+                    stranger(&self.metadata, cached, wish)?.map_or(CopyState::Absent, CopyState::Foreign)
                 }
-                _ => CopyState::Absent,
+                (None, None) => CopyState::Absent,
             };
             let version = match (live, &state) {
                 (Some(live), _) => Version::of(live),
                 (None, CopyState::Foreign(_)) => cached.and_then(Version::of),
                 _ => None,
             };
-            match which {
-                Which::Kubeconfig => (states.kubeconfig, inputs.copies.kubeconfig) = (state, version),
-                Which::Ca => (states.ca, inputs.copies.ca) = (state, version),
-                Which::Alias => (states.alias, inputs.copies.alias) = (state, version),
-            }
+            states.set(which, state);
+            inputs.copies.set(which, version);
         }
         living.copies = states;
         contents.judged = Some(inputs);
@@ -505,8 +503,8 @@ impl Reader {
         wish: &Wish,
         material: Option<&Material>,
     ) -> Result<CopyState, Failure> {
-        if !is_ours(&copy.metadata, wish.parent.uid()) {
-            return foreign(&self.secrets, copy, wish);
+        if let Some(conflict) = stranger(&self.secrets, copy, wish)? {
+            return Ok(CopyState::Foreign(conflict));
         }
         if copy.metadata.deletion_timestamp.is_some() {
             return Ok(CopyState::Leaving);
@@ -530,11 +528,12 @@ fn is_owner(metadata: &ObjectMeta, cluster: &ObjectMeta) -> bool {
     ClusterOwner::of(metadata).is_some_and(|owner| Some(owner.uid) == cluster.uid.as_deref())
 }
 
-fn foreign<K: Resource>(objects: &Objects<K>, secret: &K, wish: &Wish) -> Result<CopyState, Failure> {
+/// Whose a Secret is, if it is not ours.
+fn stranger<K: Resource>(objects: &Objects<K>, secret: &K, wish: &Wish) -> Result<Option<String>, Failure> {
     match Ours::by_owner(objects, Planned::new(secret)?, &wish.parent) {
-        Err(conflict @ Failure::OwnershipConflict { .. }) => Ok(CopyState::Foreign(conflict.to_string())),
+        Ok(_) => Ok(None),
+        Err(conflict @ Failure::OwnershipConflict { .. }) => Ok(Some(conflict.to_string())),
         Err(other) => Err(other),
-        Ok(_) => Ok(CopyState::Absent),
     }
 }
 
@@ -587,7 +586,7 @@ pub(crate) struct Version {
 }
 
 impl Version {
-    fn of<K: Resource>(object: &K) -> Option<Self> {
+    pub(crate) fn of<K: Resource>(object: &K) -> Option<Self> {
         let meta = object.meta();
         Some(Self {
             uid: meta.uid.clone()?,
@@ -601,7 +600,7 @@ impl Version {
 pub(crate) struct Inputs {
     look: bool,
     source: Option<(String, Option<Version>)>,
-    copies: PerCopy<Option<Version>>,
+    pub(crate) copies: PerCopy<Option<Version>>,
     marks: Marks,
     rival: bool,
 }
@@ -630,11 +629,9 @@ impl Memory {
         self.with(|entries| entries.get(key).is_some_and(|entry| entry.made && entry.uid == uid))
     }
 
-    /// Nothing was left to write.
-    pub(crate) fn settle(&self, key: &Key, uid: &str, inputs: Inputs, living: &Living) {
-        self.entry(key, uid, |entry| {
-            entry.settled = Some((inputs, living.source.clone(), living.copies.clone()))
-        });
+    /// Nothing is left to write.
+    pub(crate) fn settle(&self, key: &Key, uid: &str, inputs: Inputs, source: Source, copies: PerCopy<CopyState>) {
+        self.entry(key, uid, |entry| entry.settled = Some((inputs, source, copies)));
     }
 
     pub(crate) fn made(&self, key: &Key, uid: &str) {

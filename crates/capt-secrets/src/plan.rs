@@ -92,6 +92,8 @@ pub(crate) fn refused(
 ) -> CaptControlPlaneStatus {
     let reason = match failure {
         Failure::OwnershipConflict { .. } => SecretsReady::OwnershipConflict,
+        // Nothing failed: everything here is on its way out, and nothing more is made.
+        Failure::NamespaceTerminating { .. } => SecretsReady::NamespaceTerminating,
         _ => SecretsReady::Failed,
     };
     status(seen, state(good, reason, failure.to_string()), now)
@@ -179,7 +181,7 @@ fn step(living: &Living) -> Step {
 fn judge(living: &Living) -> State<SecretsReady> {
     let good = is_good(living);
     match &living.source {
-        Source::NotYet => State::no(SecretsReady::WaitingForSecret, waiting_for(living)),
+        Source::NotYet => state(good, SecretsReady::WaitingForSecret, waiting_for(living)),
         Source::Unnamed if good => State::yes(
             SecretsReady::SourceMissing,
             format!("{}; the copies stay as they are", unnamed(living)),

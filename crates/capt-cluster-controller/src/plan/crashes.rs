@@ -148,8 +148,14 @@ impl World {
                 if let Some(live) = live_apply {
                     same_finalizers(Some(live), planned_apply.expect("planned from an apply"))?;
                     assert!(self.control_planes.is_empty(), "released under a control plane");
-                    let retained = self.apply.as_ref().and_then(|apply| apply.spec.retain_workspace_on_delete);
-                    assert_eq!(retained, seen.capt_cluster.spec.retain_vpc_on_delete, "released without the right retention");
+                    let retained = self
+                        .apply
+                        .as_ref()
+                        .and_then(|apply| apply.spec.retain_workspace_on_delete);
+                    assert_eq!(
+                        retained, seen.capt_cluster.spec.retain_vpc_on_delete,
+                        "released without the right retention"
+                    );
                     self.write_apply(|apply| remove(&mut apply.metadata, finalizer::CAPT_CLUSTER_HOLD));
                 }
             }
@@ -187,7 +193,10 @@ fn add(metadata: &mut ObjectMeta, finalizer: &str) {
 }
 
 fn remove(metadata: &mut ObjectMeta, finalizer: &str) {
-    metadata.finalizers.get_or_insert_default().retain(|present| present != finalizer);
+    metadata
+        .finalizers
+        .get_or_insert_default()
+        .retain(|present| present != finalizer);
 }
 
 fn is_released(metadata: &ObjectMeta) -> bool {
@@ -208,10 +217,16 @@ impl Sources for View<'_> {
         Some(Arc::new(self.cached.cluster.clone()))
     }
     fn apply(&self, _: &Key) -> Found<WorkspaceTemplateApply> {
-        self.cached.apply.clone().map_or(Found::Absent, |apply| Found::Present(Arc::new(apply)))
+        self.cached
+            .apply
+            .clone()
+            .map_or(Found::Absent, |apply| Found::Present(Arc::new(apply)))
     }
     fn control_planes(&self, _: &Key) -> Vec<Arc<ControlPlaneMeta>> {
         self.cached.control_planes.iter().cloned().map(Arc::new).collect()
+    }
+    async fn live_capt_cluster(&self, _: &Key) -> Result<Option<CaptCluster>, Failure> {
+        Ok(self.live.capt_cluster.clone())
     }
     async fn live_cluster(&self, _: &Key) -> Result<Option<Cluster>, Failure> {
         Ok(Some(self.live.cluster.clone()))
@@ -250,9 +265,14 @@ impl Run {
     /// One pass, as `act` does it. True when something was written.
     async fn pass(&mut self) -> bool {
         let before = self.world.clone();
-        let view = View { cached: &self.cached, live: &self.world };
+        let view = View {
+            cached: &self.cached,
+            live: &self.world,
+        };
         let key = Key::namespaced("ns", "net");
-        let Some(mut seen) = observe(&view, settings(), &key).await.unwrap() else { return false };
+        let Some((mut seen, None)) = observe(&view, settings(), &key).await.unwrap() else {
+            return false;
+        };
         let mut planned = plan(&seen, at(1));
         let mut acted = self.world.perform(&seen, &planned.step);
         if acted == Ok(true) {
@@ -303,20 +323,38 @@ impl Run {
     /// A whole life: made, ready, deleted while the control plane is still there, and gone.
     async fn life(spec: Value, late: bool, crash_after: Option<u64>) -> Self {
         let world = World::new(spec);
-        let mut run = Self { cached: world.clone(), world, late, writes: 0, crash_after };
+        let mut run = Self {
+            cached: world.clone(),
+            world,
+            late,
+            writes: 0,
+            crash_after,
+        };
         run.settle().await;
         run.then(|world| {
             world.merge_apply(says("False", "Applying", "", json!({})));
             world.write_apply(|apply| add(&mut apply.metadata, finalizer::WORKSPACE_TEMPLATE_APPLY));
         })
         .await;
-        run.then(|world| world.merge_apply(says("True", "Available", "", json!({"vpc_id": "vpc-1"})))).await;
-        let status = run.world.capt_cluster.as_ref().and_then(|object| object.status.clone()).unwrap();
+        run.then(|world| world.merge_apply(says("True", "Available", "", json!({"vpc_id": "vpc-1"}))))
+            .await;
+        let status = run
+            .world
+            .capt_cluster
+            .as_ref()
+            .and_then(|object| object.status.clone())
+            .unwrap();
         assert_eq!((status.ready, status.vpc_id.as_deref()), (Some(true), Some("vpc-1")));
         assert_eq!(run.world.creates, 1);
 
-        run.then(|world| world.write_capt_cluster(|object| object.metadata.deletion_timestamp = Some(Time(at(0))))).await;
-        assert!(run.world.apply.as_ref().is_some_and(|apply| apply.metadata.deletion_timestamp.is_none()));
+        run.then(|world| world.write_capt_cluster(|object| object.metadata.deletion_timestamp = Some(Time(at(0)))))
+            .await;
+        assert!(
+            run.world
+                .apply
+                .as_ref()
+                .is_some_and(|apply| apply.metadata.deletion_timestamp.is_none())
+        );
         run.then(|world| {
             world.control_planes.clear();
             world.version += 1;
@@ -325,7 +363,8 @@ impl Run {
         let going = &run.world.apply.as_ref().expect("its Workspace is still there").metadata;
         assert!(going.deletion_timestamp.is_some() && !has(going, finalizer::CAPT_CLUSTER_HOLD));
         assert!(run.world.capt_cluster.is_some(), "it went before its apply");
-        run.then(|world| world.write_apply(|apply| remove(&mut apply.metadata, finalizer::WORKSPACE_TEMPLATE_APPLY))).await;
+        run.then(|world| world.write_apply(|apply| remove(&mut apply.metadata, finalizer::WORKSPACE_TEMPLATE_APPLY)))
+            .await;
         run
     }
 }
@@ -334,12 +373,23 @@ impl Run {
 async fn every_life(spec: Value) {
     for late in [false, true] {
         let uncut = Run::life(spec.clone(), late, None).await;
-        assert!(uncut.writes > 6, "{} writes are too few to be a whole life", uncut.writes);
+        assert!(
+            uncut.writes > 6,
+            "{} writes are too few to be a whole life",
+            uncut.writes
+        );
         for crash_after in 1..=uncut.writes {
             let run = Run::life(spec.clone(), late, Some(crash_after)).await;
             let world = &run.world;
-            assert!(world.capt_cluster.is_none() && world.apply.is_none(), "late {late}, cut after {crash_after}");
-            assert_eq!((world.creates, world.deletes), (1, 1), "late {late}, cut after {crash_after}");
+            assert!(
+                world.capt_cluster.is_none() && world.apply.is_none(),
+                "late {late}, cut after {crash_after}"
+            );
+            assert_eq!(
+                (world.creates, world.deletes),
+                (1, 1),
+                "late {late}, cut after {crash_after}"
+            );
         }
     }
 }
@@ -359,7 +409,13 @@ async fn a_life_whose_vpc_is_kept_may_be_cut_anywhere() {
 async fn a_late_retention_reaches_the_apply_before_it_is_let_go() {
     for late in [false, true] {
         let world = World::new(json!({}));
-        let mut run = Run { cached: world.clone(), world, late, writes: 0, crash_after: None };
+        let mut run = Run {
+            cached: world.clone(),
+            world,
+            late,
+            writes: 0,
+            crash_after: None,
+        };
         run.settle().await;
         run.world.control_planes.clear();
         run.then(|world| {
@@ -369,7 +425,10 @@ async fn a_late_retention_reaches_the_apply_before_it_is_let_go() {
             });
         })
         .await;
-        assert!(run.world.capt_cluster.is_none() && run.world.apply.is_none(), "late {late}");
+        assert!(
+            run.world.capt_cluster.is_none() && run.world.apply.is_none(),
+            "late {late}"
+        );
         assert_eq!((run.world.creates, run.world.deletes), (1, 1));
     }
 }
@@ -378,8 +437,14 @@ async fn a_late_retention_reaches_the_apply_before_it_is_let_go() {
 #[tokio::test]
 async fn an_absence_in_a_cache_is_no_absence() {
     let step = |late: World, live: World| async move {
-        let view = View { cached: &late, live: &live };
-        let seen = observe(&view, settings(), &Key::namespaced("ns", "net")).await.unwrap().unwrap();
+        let view = View {
+            cached: &late,
+            live: &live,
+        };
+        let (seen, _) = observe(&view, settings(), &Key::namespaced("ns", "net"))
+            .await
+            .unwrap()
+            .unwrap();
         plan(&seen, at(1)).step
     };
     let mut live = World::new(json!({}));
@@ -390,11 +455,23 @@ async fn an_absence_in_a_cache_is_no_absence() {
     late.apply = None;
     late.control_planes.clear();
 
-    assert_eq!(step(late.clone(), live.clone()).await, Step::Nothing, "a control plane is there");
+    assert_eq!(
+        step(late.clone(), live.clone()).await,
+        Step::Nothing,
+        "a control plane is there"
+    );
     live.control_planes.clear();
-    assert_eq!(step(late.clone(), live.clone()).await, Step::DeleteApply, "the apply is there");
+    assert_eq!(
+        step(late.clone(), live.clone()).await,
+        Step::DeleteApply,
+        "the apply is there"
+    );
     live.apply = None;
-    assert_eq!(step(late.clone(), live.clone()).await, Step::RemoveFinalizer, "nothing is there");
+    assert_eq!(
+        step(late.clone(), live.clone()).await,
+        Step::RemoveFinalizer,
+        "nothing is there"
+    );
 
     // Another Cluster of the same name stands in the cache; the owner, which is paused, does not yet.
     late.cluster.metadata.uid = Some("u-earlier".into());
@@ -402,17 +479,64 @@ async fn an_absence_in_a_cache_is_no_absence() {
     assert_eq!(step(late, live).await, Step::Nothing, "its Cluster is paused");
 }
 
+/// A retention or a pause that the API server accepted just now still keeps the VPC.
+#[tokio::test]
+async fn the_last_look_before_the_release_is_at_the_api_server() {
+    let mut late = World::new(json!({}));
+    late.control_planes.clear();
+    late.write_capt_cluster(|object| add(&mut object.metadata, finalizer::CAPT_CLUSTER));
+    late.write_capt_cluster(|object| object.metadata.deletion_timestamp = Some(Time(at(0))));
+    let deleted = json!({"metadata": {"deletionTimestamp": at(0).to_string()}});
+    late.apply = Some(apply(deleted));
+    let step = |live: World| {
+        let late = late.clone();
+        async move {
+            let view = View {
+                cached: &late,
+                live: &live,
+            };
+            let (seen, _) = observe(&view, settings(), &Key::namespaced("ns", "net"))
+                .await?
+                .unwrap();
+            Ok::<_, Failure>(plan(&seen, at(1)).step)
+        }
+    };
+    assert_eq!(step(late.clone()).await.unwrap(), Step::ReleaseHold);
+
+    let mut live = late.clone();
+    live.write_capt_cluster(|object| object.spec.retain_vpc_on_delete = Some(true));
+    assert_eq!(step(live).await.unwrap(), Step::RetainApply(true));
+
+    let mut live = late.clone();
+    live.cluster.spec.paused = Some(true);
+    assert_eq!(step(live).await.unwrap(), Step::Nothing);
+
+    let mut live = late.clone();
+    live.write_capt_cluster(|object| object.metadata.uid = Some("u-another".into()));
+    assert!(step(live).await.is_err(), "another object has taken the name");
+}
+
 /// Only control planes of this very Cluster count: not those of an earlier one of the same name, nor of others.
 #[tokio::test]
 async fn membership_is_the_owners_uid() {
-    for (uid, name, counts) in [("u-demo", "demo", true), ("u-earlier", "demo", false), ("u-other", "other", false)] {
+    for (uid, name, counts) in [
+        ("u-demo", "demo", true),
+        ("u-earlier", "demo", false),
+        ("u-other", "other", false),
+    ] {
         let mut world = World::new(json!({}));
         world.write_capt_cluster(|object| add(&mut object.metadata, finalizer::CAPT_CLUSTER));
         world.write_capt_cluster(|object| object.metadata.deletion_timestamp = Some(Time(at(0))));
         let owner = &mut world.control_planes[0].metadata.owner_references.as_mut().unwrap()[0];
         (owner.uid, owner.name) = (uid.into(), name.into());
-        let view = View { cached: &world, live: &world };
-        let seen = observe(&view, settings(), &Key::namespaced("ns", "net")).await.unwrap().unwrap();
+        let view = View {
+            cached: &world,
+            live: &world,
+        };
+        let (seen, _) = observe(&view, settings(), &Key::namespaced("ns", "net"))
+            .await
+            .unwrap()
+            .unwrap();
         assert_eq!(!seen.control_planes.is_empty(), counts, "{uid} {name}");
     }
 }

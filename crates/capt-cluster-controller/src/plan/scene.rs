@@ -118,7 +118,7 @@ impl Scene {
             apply: Apply::Absent,
             secret: FromSecret::NotRead,
             control_planes: Vec::new(),
-            refusal: None,
+            trouble: None,
             settings: settings(),
         })
     }

@@ -1,12 +1,12 @@
 //! A row per transition, and what holds in every one of them.
 
 use capt_api::conditions::{Report, cluster::ClusterReport, find};
-use capt_runtime::error::{Failure, ObjectRef};
+use capt_runtime::error::{Failure, ObjectRef, Verb};
 use serde_json::{Value, json};
 
 use super::scene::*;
 use super::*;
-use crate::judge::Refusal;
+use crate::judge::Trouble;
 use crate::observe::FromSecret;
 
 /// The plan in one line: step, then status and reason of Ready, VPCReady, VPCCreating, VPCFailed, then what is special.
@@ -23,7 +23,11 @@ fn told(plan: &Plan) -> String {
         words.push(word(type_).unwrap_or_else(|| "-".into()));
     }
     for (type_, usual) in [("Deleting", "F/NotDeleting"), ("Paused", "F/NotPaused")] {
-        words.extend(word(type_).filter(|word| word != usual).map(|word| format!("{type_} {word}")));
+        words.extend(
+            word(type_)
+                .filter(|word| word != usual)
+                .map(|word| format!("{type_} {word}")),
+        );
     }
     words.extend(status.failure_reason.as_ref().map(|reason| format!("failure {reason}")));
     if let Wake::At(time) = plan.wake {
@@ -110,21 +114,25 @@ fn rows() -> Vec<(&'static str, Scene, i64, &'static str)> {
         ("the label was taken off", Scene::new().apply(json!({"metadata": {"labels": null}})), 0,
             "ChangeApply | F/VPCCreating | F/VPCCreating | T/VPCCreating | F/NoFailure | wake 900"),
         ("the wish changed", Scene::new().ready_before().capt_cluster(json!({"spec": {"variables": {"cidr": "10.1.0.0/16"}}})).apply(ready(json!({"vpc_id": "vpc-1"}))), 0,
-            "ChangeApply | T/VPCCreated | T/VPCCreated | F/VPCCreated | F/NoFailure"),
+            "ChangeApply | T/VPCCreated | F/VPCCreating | T/VPCCreating | F/NoFailure | wake 900"),
+        ("an apply that is ready for something else does not make anything ready", Scene::new().apply({ let mut other = ready(json!({"vpc_id": "vpc-1"})); merge(&mut other, json!({"spec": {"variables": {"region": "elsewhere"}}})); other }), 0,
+            "ChangeApply | F/VPCCreating | F/VPCCreating | T/VPCCreating | F/NoFailure | wake 900"),
         ("the retention changed", Scene::new().ready_before().capt_cluster(json!({"spec": {"retainVpcOnDelete": true}})).apply(ready(json!({"vpc_id": "vpc-1"}))), 0,
-            "ChangeApply | T/VPCCreated | T/VPCCreated | F/VPCCreated | F/NoFailure"),
+            "ChangeApply | T/VPCCreated | F/VPCCreating | T/VPCCreating | F/NoFailure | wake 900"),
         ("the apply cannot be read", Scene::new().with(|seen| seen.apply = Apply::Unreadable("odd".into())), 0,
             "- | F/VPCCreationFailed | F/VPCCreationFailed | F/VPCCreationFailed | T/VPCCreationFailed | wake 900"),
         ("the name is taken", Scene::new().with(|seen| seen.apply = Apply::Foreign { deleting: false }), 0,
             "- | F/OwnershipConflict | F/OwnershipConflict | F/VPCCreationFailed | T/OwnershipConflict | failure OwnershipConflict"),
         ("the name is taken by one that goes", Scene::new().with(|seen| seen.apply = Apply::Foreign { deleting: true }), 0,
             "- | F/VPCCreating | F/VPCCreating | T/VPCCreating | F/NoFailure | wake 900"),
-        ("refused as somebody else's", Scene::new().with(|seen| seen.refusal = Some(refusal(Refused::Conflict))), 0,
+        ("refused as somebody else's", Scene::new().with(|seen| seen.trouble = Some(trouble(How::Conflict))), 0,
             "- | F/OwnershipConflict | F/OwnershipConflict | F/VPCCreationFailed | T/OwnershipConflict | failure OwnershipConflict"),
-        ("refused as invalid", Scene::new().with(|seen| seen.refusal = Some(refusal(Refused::Invalid))), 0,
+        ("refused as invalid", Scene::new().with(|seen| seen.trouble = Some(trouble(How::Invalid))), 0,
             "- | F/InvalidVPCConfig | F/InvalidVPCConfig | F/VPCCreationFailed | T/InvalidVPCConfig | failure InvalidVPCConfig"),
-        ("refused because the namespace goes", Scene::new().with(|seen| seen.refusal = Some(refusal(Refused::Namespace))), 0,
+        ("refused because the namespace goes", Scene::new().with(|seen| seen.trouble = Some(trouble(How::Namespace))), 0,
             "- | F/NamespaceTerminating | F/NamespaceTerminating | F/NotStarted | F/NoFailure"),
+        ("not allowed: shown, and no verdict on the wish", Scene::new().with(|seen| seen.trouble = Some(trouble(How::Forbidden))), 0,
+            "- | F/VPCCreationFailed | F/VPCCreationFailed | F/VPCCreationFailed | T/VPCCreationFailed | wake 900"),
         // What the apply says.
         ("it waits for its template", Scene::new().apply(waiting("WaitingForTemplate")), 0,
             "- | F/WaitingForTemplate | F/WaitingForTemplate | T/WaitingForTemplate | F/NoFailure | wake 900"),
@@ -233,6 +241,10 @@ fn rows() -> Vec<(&'static str, Scene, i64, &'static str)> {
             "ReleaseHold | F/Deleting | F/Deleting | F/Deleting | F/NoFailure | Deleting T/DeletionTimeout"),
         ("the apply cannot be read: it is not taken for gone", Scene::new().deleting().with(|seen| seen.apply = Apply::Unreadable("odd".into())), 0,
             "- | F/Deleting | F/Deleting | F/Deleting | F/NoFailure | Deleting T/WaitingForWorkspace | wake 1800"),
+        ("it is not allowed to look: nothing is taken for gone", Scene::new().deleting().with(|seen| seen.trouble = Some(trouble(How::Forbidden))), 0,
+            "- | F/Deleting | F/Deleting | F/Deleting | F/NoFailure | Deleting T/WaitingForWorkspace | wake 1800"),
+        ("the apply is somebody else's all of a sudden", Scene::new().deleting().apply(json!({})).with(|seen| seen.trouble = Some(trouble(How::Conflict))), 0,
+            "- | F/Deleting | F/Deleting | F/Deleting | F/NoFailure | Deleting T/OwnershipConflict | wake 1800"),
         ("all gone", Scene::new().deleting(), 0, "RemoveFinalizer | no report"),
         ("all gone, somebody else took the name", Scene::new().deleting().with(|seen| seen.apply = Apply::Foreign { deleting: false }), 0,
             "RemoveFinalizer | no report"),
@@ -241,19 +253,33 @@ fn rows() -> Vec<(&'static str, Scene, i64, &'static str)> {
     ]
 }
 
-enum Refused {
+enum How {
     Conflict,
     Invalid,
     Namespace,
+    Forbidden,
 }
 
-fn refusal(how: Refused) -> Refusal {
+fn trouble(how: How) -> Trouble {
     let object = ObjectRef::new("WorkspaceTemplateApply", Some("ns"), "net-vpc");
-    Refusal::of(&match how {
-        Refused::Conflict => Failure::OwnershipConflict { object, owner: "theirs".into() },
-        Refused::Invalid => Failure::Invalid { object, field: "spec".into(), message: "no".into() },
-        Refused::Namespace => Failure::NamespaceTerminating { object },
-    })
+    let failure = match how {
+        How::Conflict => Failure::OwnershipConflict {
+            object,
+            owner: "theirs".into(),
+        },
+        How::Invalid => Failure::Invalid {
+            object,
+            field: "spec".into(),
+            message: "no".into(),
+        },
+        How::Namespace => Failure::NamespaceTerminating { object },
+        How::Forbidden => Failure::Forbidden {
+            verb: Verb::Create,
+            object,
+            message: "no".into(),
+        },
+    };
+    Trouble::of(&failure).expect("nothing that passes by itself")
 }
 
 fn waiting(reason: &str) -> Value {
@@ -284,7 +310,10 @@ fn deleted(held: bool) -> Value {
 
 fn destroying(reason: &str) -> Value {
     let mut value = deleted(false);
-    merge(&mut value, json!({"status": {"conditions": [condition("Deleting", "True", reason, "why")]}}));
+    merge(
+        &mut value,
+        json!({"status": {"conditions": [condition("Deleting", "True", reason, "why")]}}),
+    );
     value
 }
 
@@ -318,21 +347,48 @@ fn a_report_that_was_written_is_not_written_again() {
 #[test]
 fn every_report_is_whole_and_never_contradicts_itself() {
     for (case, scene, second, _) in rows() {
-        let Some(status) = plan(&scene.0, at(second)).status else { continue };
+        let Some(status) = plan(&scene.0, at(second)).status else {
+            continue;
+        };
         let is = |type_| conditions::is_true(&status.conditions, type_);
         if !is("Paused") {
-            let types: Vec<_> = status.conditions.iter().map(|condition| condition.type_.as_str()).collect();
+            let types: Vec<_> = status
+                .conditions
+                .iter()
+                .map(|condition| condition.type_.as_str())
+                .collect();
             assert_eq!(types, ClusterReport::TYPES, "{case}");
             assert_eq!(status.observed_generation, Some(1), "{case}");
-            assert_eq!(status.initialization.as_ref().and_then(|done| done.provisioned), status.ready, "{case}");
+            assert_eq!(
+                status.initialization.as_ref().and_then(|done| done.provisioned),
+                status.ready,
+                "{case}"
+            );
         }
-        assert!(status.ready != Some(true) || status.failure_reason.is_none(), "{case}: ready with a failure");
-        assert_eq!(status.failure_reason.is_some(), status.failure_message.is_some(), "{case}");
-        assert!(!is("Ready") || status.ready == Some(true), "{case}: Ready without ready");
+        assert!(
+            status.ready != Some(true) || status.failure_reason.is_none(),
+            "{case}: ready with a failure"
+        );
+        assert_eq!(
+            status.failure_reason.is_some(),
+            status.failure_message.is_some(),
+            "{case}"
+        );
+        assert!(
+            !is("Ready") || status.ready == Some(true),
+            "{case}: Ready without ready"
+        );
         assert!(!(is("VPCReady") && is("VPCFailed")), "{case}: both in place and failed");
-        assert!(!(is("VPCCreating") && is("VPCFailed")), "{case}: both at work and failed");
+        assert!(
+            !(is("VPCCreating") && is("VPCFailed")),
+            "{case}: both at work and failed"
+        );
         for condition in &status.conditions {
-            assert!(!condition.message.contains("u-"), "{case}: a UID in {:?}", condition.message);
+            assert!(
+                !condition.message.contains("u-"),
+                "{case}: a UID in {:?}",
+                condition.message
+            );
         }
     }
 }
@@ -341,33 +397,67 @@ fn every_report_is_whole_and_never_contradicts_itself() {
 fn the_network_that_is_told() {
     let scene = Scene::new()
         .cluster(json!({"spec": {"controlPlaneEndpoint": {"host": "2001:db8::1", "port": 443}}}))
-        .apply(says("True", "Available", "", json!({"vpc_id": " vpc-1\n", "azs": "[\"b\",\"a\"]"})));
+        .apply(says(
+            "True",
+            "Available",
+            "",
+            json!({"vpc_id": " vpc-1\n", "azs": "[\"b\",\"a\"]"}),
+        ));
     let status = plan(&scene.0, at(0)).status.unwrap();
     assert_eq!(status.vpc_id.as_deref(), Some("vpc-1"));
     assert_eq!(status.vpc_workspace_name.as_deref(), Some("ws"));
     assert_eq!(status.endpoint.as_deref(), Some("[2001:db8::1]:443"));
-    let domains: Vec<_> = status.failure_domains.iter().map(|domain| (domain.name.as_str(), domain.control_plane)).collect();
+    let domains: Vec<_> = status
+        .failure_domains
+        .iter()
+        .map(|domain| (domain.name.as_str(), domain.control_plane))
+        .collect();
     assert_eq!(domains, [("a", Some(true)), ("b", Some(true))]);
     let told = status.workspace_template_status.unwrap();
-    assert_eq!((told.ready, told.state.as_deref(), told.last_applied_revision.as_deref()), (Some(true), Some("Available"), Some("r1")));
+    assert_eq!(
+        (told.ready, told.state.as_deref(), told.last_applied_revision.as_deref()),
+        (Some(true), Some("Available"), Some("r1"))
+    );
 
     let own = scene.capt_cluster(json!({"spec": {"controlPlaneEndpoint": {"host": "own", "port": 6443}}}));
-    assert_eq!(plan(&own.0, at(0)).status.unwrap().endpoint.as_deref(), Some("own:6443"));
+    assert_eq!(
+        plan(&own.0, at(0)).status.unwrap().endpoint.as_deref(),
+        Some("own:6443")
+    );
 }
 
 /// What was known stays known while Terraform works on a change, and is told anew afterwards.
 #[test]
 fn what_is_known_of_the_network_outlasts_a_change() {
     let known = json!({"status": {"vpcWorkspaceName": "ws", "failureDomains": [{"name": "a", "controlPlane": true}]}});
-    let changing = Scene::new().ready_before().capt_cluster(known.clone()).apply(says("False", "Applying", "", json!({})));
+    let changing =
+        Scene::new()
+            .ready_before()
+            .capt_cluster(known.clone())
+            .apply(says("False", "Applying", "", json!({})));
     let status = plan(&changing.0, at(0)).status.unwrap();
-    assert_eq!((status.vpc_id.as_deref(), status.failure_domains.len()), (Some("vpc-1"), 1));
+    assert_eq!(
+        (status.vpc_id.as_deref(), status.failure_domains.len()),
+        (Some("vpc-1"), 1)
+    );
 
-    let changed = Scene::new().ready_before().capt_cluster(known.clone()).apply(says("True", "Available", "", json!({"vpc_id": "vpc-2"})));
+    let changed = Scene::new().ready_before().capt_cluster(known.clone()).apply(says(
+        "True",
+        "Available",
+        "",
+        json!({"vpc_id": "vpc-2"}),
+    ));
     let status = plan(&changed.0, at(0)).status.unwrap();
-    assert_eq!((status.vpc_id.as_deref(), status.failure_domains.len()), (Some("vpc-2"), 0));
+    assert_eq!(
+        (status.vpc_id.as_deref(), status.failure_domains.len()),
+        (Some("vpc-2"), 0)
+    );
 
-    let going = Scene::new().ready_before().capt_cluster(known).deleting().apply(deleted(true));
+    let going = Scene::new()
+        .ready_before()
+        .capt_cluster(known)
+        .deleting()
+        .apply(deleted(true));
     let status = plan(&going.0, at(0)).status.unwrap();
     assert_eq!((status.ready, status.vpc_id.as_deref()), (Some(true), Some("vpc-1")));
 }
@@ -375,13 +465,36 @@ fn what_is_known_of_the_network_outlasts_a_change() {
 #[test]
 fn messages_name_what_is_waited_for_and_what_to_do() {
     let rows: [(Scene, &str, &[&str]); 6] = [
-        (Scene::new().deleting().with(|seen| seen.control_planes = vec!["a".into(), "b".into()]), "Deleting", &["a, b"]),
-        (Scene::new().deleting().apply(destroying("DestroyFailed")), "Deleting", &["net-vpc", "why"]),
-        (Scene::new().apply(says("True", "Available", "", json!({}))).with(|seen| seen.secret = FromSecret::Read(None)), "VPCReady",
-            &["net-vpc-connection", "output vpc_id"]),
+        (
+            Scene::new()
+                .deleting()
+                .with(|seen| seen.control_planes = vec!["a".into(), "b".into()]),
+            "Deleting",
+            &["a, b"],
+        ),
+        (
+            Scene::new().deleting().apply(destroying("DestroyFailed")),
+            "Deleting",
+            &["net-vpc", "why"],
+        ),
+        (
+            Scene::new()
+                .apply(says("True", "Available", "", json!({})))
+                .with(|seen| seen.secret = FromSecret::Read(None)),
+            "VPCReady",
+            &["net-vpc-connection", "output vpc_id"],
+        ),
         (Scene::new().apply(failed("r1")), "VPCFailed", &["net-vpc", "m"]),
-        (Scene::new().ready_before().apply(failed("r1")), "Ready", &["can be used", "net-vpc: m"]),
-        (Scene::new().apply(deleted(true)), "Ready", &["held", "remove all finalizers"]),
+        (
+            Scene::new().ready_before().apply(failed("r1")),
+            "Ready",
+            &["can be used", "net-vpc: m"],
+        ),
+        (
+            Scene::new().apply(deleted(true)),
+            "Ready",
+            &["held", "remove all finalizers"],
+        ),
     ];
     for (scene, type_, words) in rows {
         let message = message(&plan(&scene.0, at(0)), type_);
@@ -404,19 +517,66 @@ fn showing(message: &str) -> Value {
 #[test]
 fn a_failure_is_cleared_when_it_is_ours_and_over() {
     let ours = "Failure detected from referenced resource infrastructure.cluster.x-k8s.io/v1beta1, Kind=CAPTCluster with name \"net\": m";
-    let healthy = || Scene::new().ready_before().apply(says("True", "Available", "", json!({"vpc_id": "vpc-1"})));
+    let healthy = || {
+        Scene::new()
+            .ready_before()
+            .apply(says("True", "Available", "", json!({"vpc_id": "vpc-1"})))
+    };
     let failing = json!({"status": {"failureReason": "R", "failureMessage": "m"}});
     for (case, scene, expected) in [
         ("over", healthy().cluster(showing(ours)), true),
-        ("over, and the object is going", healthy().deleting().cluster(showing(ours)), true),
-        ("still there", Scene::new().apply(says("False", "InvalidTemplate", "", json!({}))).cluster(showing(ours)), false),
-        ("over, but Cluster API can still read it", healthy().capt_cluster(json!({"status": {"ready": false, "initialization": null}})).capt_cluster(failing).cluster(showing(ours)), false),
-        ("of another CAPTCluster", healthy().cluster(showing(&ours.replace("\"net\"", "\"net2\""))), false),
-        ("of a control plane", healthy().cluster(showing(&ours.replace("CAPTCluster", "CAPTControlPlane"))), false),
-        ("of another group", healthy().cluster(showing(&ours.replace("infrastructure.", "x."))), false),
+        (
+            "over, and the object is going",
+            healthy().deleting().cluster(showing(ours)),
+            true,
+        ),
+        (
+            "still there",
+            Scene::new()
+                .apply(says("False", "InvalidTemplate", "", json!({})))
+                .cluster(showing(ours)),
+            false,
+        ),
+        (
+            "over, but Cluster API can still read it",
+            healthy()
+                .capt_cluster(json!({"status": {"ready": false, "initialization": null}}))
+                .capt_cluster(failing)
+                .cluster(showing(ours)),
+            false,
+        ),
+        (
+            "of another CAPTCluster",
+            healthy().cluster(showing(&ours.replace("\"net\"", "\"net2\""))),
+            false,
+        ),
+        (
+            "of a control plane",
+            healthy().cluster(showing(&ours.replace("CAPTCluster", "CAPTControlPlane"))),
+            false,
+        ),
+        (
+            "of another group",
+            healthy().cluster(showing(&ours.replace("infrastructure.", "x."))),
+            false,
+        ),
         ("in other words", healthy().cluster(showing("net is broken")), false),
-        ("switched off", healthy().cluster(showing(ours)).with(|seen| seen.settings.clear_cluster_failures = false), false),
-        ("paused", healthy().cluster({ let mut cluster = showing(ours); merge(&mut cluster, json!({"spec": {"paused": true}})); cluster }), false),
+        (
+            "switched off",
+            healthy()
+                .cluster(showing(ours))
+                .with(|seen| seen.settings.clear_cluster_failures = false),
+            false,
+        ),
+        (
+            "paused",
+            healthy().cluster({
+                let mut cluster = showing(ours);
+                merge(&mut cluster, json!({"spec": {"paused": true}}));
+                cluster
+            }),
+            false,
+        ),
     ] {
         assert_eq!(plan(&scene.0, at(0)).clear_cluster_failure, expected, "{case}");
     }
@@ -427,7 +587,10 @@ fn a_failure_is_cleared_when_it_is_ours_and_over() {
 fn a_paused_object_keeps_its_status() {
     let scene = Scene::new().ready_before().waiting("vpc", 0, "Applying");
     let known = scene.0.before();
-    let paused = scene.cluster(json!({"spec": {"paused": true}})).apply(says("False", "TerraformFailed", "m", json!({})));
+    let paused =
+        scene
+            .cluster(json!({"spec": {"paused": true}}))
+            .apply(says("False", "TerraformFailed", "m", json!({})));
     let status = plan(&paused.0, at(50)).status.unwrap();
     let mut without = status.clone();
     without.conditions.clear();

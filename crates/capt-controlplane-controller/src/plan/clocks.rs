@@ -34,7 +34,13 @@ pub(super) struct Clocks {
 }
 
 impl Wait {
-    const ALL: [Self; 5] = [Self::Vpc, Self::ControlPlane, Self::Workspace, Self::Secret, Self::Deletion];
+    const ALL: [Self; 5] = [
+        Self::Vpc,
+        Self::ControlPlane,
+        Self::Workspace,
+        Self::Secret,
+        Self::Deletion,
+    ];
 
     fn since(self, waits: &mut ControlPlaneWaits) -> &mut Option<Time> {
         match self {
@@ -57,29 +63,46 @@ impl Wait {
     }
 
     fn limit(self, seen: &Observed) -> SignedDuration {
-        let given = seen.control_plane.spec.control_plane_config.timeouts.clone().unwrap_or_default();
+        let given = seen
+            .control_plane
+            .spec
+            .control_plane_config
+            .timeouts
+            .clone()
+            .unwrap_or_default();
         let (minutes, flag) = match self {
             Self::Vpc => (given.vpc_ready_timeout, seen.settings.vpc_ready_timeout),
             Self::ControlPlane | Self::Workspace => (given.control_plane_timeout, seen.settings.control_plane_timeout),
             Self::Secret => (given.secret_timeout, seen.settings.secret_timeout),
             Self::Deletion => (given.deletion_timeout, seen.settings.deletion_timeout),
         };
-        minutes.filter(|minutes| *minutes > 0).map_or(flag, |minutes| SignedDuration::from_mins(minutes.into()))
+        minutes
+            .filter(|minutes| *minutes > 0)
+            .map_or(flag, |minutes| SignedDuration::from_mins(minutes.into()))
     }
 }
 
 /// Whether the last report was that of a paused object.
 pub(super) fn resumed(seen: &Observed) -> bool {
-    seen.control_plane.status.as_ref().is_some_and(|status| conditions::is_true(&status.conditions, Paused::TYPE))
+    seen.control_plane
+        .status
+        .as_ref()
+        .is_some_and(|status| conditions::is_true(&status.conditions, Paused::TYPE))
 }
 
 /// Lets the clocks of `running` run and stops all others. A wait that is new begins at `begin`; and so does every wait when
 /// the wish is new or a pause has ended, because the time before was spent on something else.
 pub(super) fn run(seen: &Observed, running: &[Wait], begin: Timestamp, now: Timestamp) -> Clocks {
     let status = seen.control_plane.status.as_ref();
-    let mut before = status.and_then(|status| status.waiting_since.clone()).unwrap_or_default();
+    let mut before = status
+        .and_then(|status| status.waiting_since.clone())
+        .unwrap_or_default();
     let anew = resumed(seen) || status.and_then(|status| status.observed_generation) != Some(seen.generation());
-    let mut clocks = Clocks { since: None, expired: None, wake: Wake::OnEvent };
+    let mut clocks = Clocks {
+        since: None,
+        expired: None,
+        wake: Wake::OnEvent,
+    };
     for wait in Wait::ALL.into_iter().filter(|wait| running.contains(wait)) {
         let known = wait.since(&mut before).take().filter(|_| !anew);
         let since = known.unwrap_or_else(|| Time(whole_seconds(begin)));

@@ -2,8 +2,8 @@
 //!
 //! Everything that this needs stands in metadata: a lost status, or a Cluster that is gone already, changes nothing.
 
-use capt_api::conditions::control_plane::{Deleting, Ready};
 use capt_api::WorkspaceTemplateApply;
+use capt_api::conditions::control_plane::{Deleting, Ready};
 use capt_api::conditions::{self, Reason, Status, workspace_apply};
 use capt_api::names::finalizer;
 use capt_runtime::apply::is_ours;
@@ -18,7 +18,9 @@ use crate::observe::{Live, Look, Observed};
 pub(crate) const FINALIZERS: [&str; 2] = [finalizer::CAPT_CONTROL_PLANE, finalizer::GO_VERSION];
 
 pub(super) fn plan(seen: &Observed, now: Timestamp) -> Plan {
-    let Some(begun) = seen.control_plane.metadata.deletion_timestamp.as_ref() else { return Plan::leave_alone() };
+    let Some(begun) = seen.control_plane.metadata.deletion_timestamp.as_ref() else {
+        return Plan::leave_alone();
+    };
     // Nothing was ever made in its name, or all of it is gone: what else keeps it is not ours to report on.
     if !FINALIZERS.iter().any(|name| seen.has_finalizer(name)) {
         return Plan::leave_alone();
@@ -32,7 +34,11 @@ pub(super) fn plan(seen: &Observed, now: Timestamp) -> Plan {
         }
     }
     let (status, wake) = status::of_deletion(seen, begun.0, reason, message, now);
-    Plan { step, status: Some(status), wake }
+    Plan {
+        step,
+        status: Some(status),
+        wake,
+    }
 }
 
 fn next(seen: &Observed) -> (Step, Deleting, String) {
@@ -52,7 +58,11 @@ fn next(seen: &Observed) -> (Step, Deleting, String) {
     }
     let name = eks_apply::name(&seen.control_plane.metadata);
     let waiting = |step: Step, what: &str| {
-        (step, Deleting::WaitingForWorkspace, format!("waiting for WorkspaceTemplateApply {name} to go{what}"))
+        (
+            step,
+            Deleting::WaitingForWorkspace,
+            format!("waiting for WorkspaceTemplateApply {name} to go{what}"),
+        )
     };
     match &seen.apply {
         Found::Present(apply) if !is_ours(&apply.metadata, seen.uid()) => waiting(let_go(seen), ""),
@@ -61,7 +71,11 @@ fn next(seen: &Observed) -> (Step, Deleting, String) {
         Found::Present(apply) => {
             let (reason, message) = destroying(apply);
             let (step, otherwise, generic) = waiting(Step::Nothing, "");
-            (step, reason.unwrap_or(otherwise), message.map_or(generic.clone(), |message| format!("{generic}: {message}")))
+            (
+                step,
+                reason.unwrap_or(otherwise),
+                message.map_or(generic.clone(), |message| format!("{generic}: {message}")),
+            )
         }
         Found::Unreadable(why) => waiting(Step::Nothing, &format!("; it cannot be read: {why}")),
         Found::Absent => waiting(let_go(seen), ""),
@@ -71,17 +85,22 @@ fn next(seen: &Observed) -> (Step, Deleting, String) {
 /// The cache shows no apply of ours, which may only mean that it is late.
 fn let_go(seen: &Observed) -> Step {
     match &seen.live {
-        Some(Live::BeforeLetGo { apply }) => match apply {
+        Some(Live::LetGo { apply }) => match apply {
             Some(apply) if is_ours(&apply.metadata, seen.uid()) => Step::Nothing,
             // Somebody else's, which never was made for this control plane, stays untouched.
             _ => Step::DropFinalizers,
         },
-        _ => Step::Look(Look::BeforeLetGo),
+        _ => Step::Look(Look::LetGo),
     }
 }
 
 fn is_held(apply: &WorkspaceTemplateApply) -> bool {
-    apply.metadata.finalizers.iter().flatten().any(|name| name == finalizer::CAPT_CONTROL_PLANE_HOLD)
+    apply
+        .metadata
+        .finalizers
+        .iter()
+        .flatten()
+        .any(|name| name == finalizer::CAPT_CONTROL_PLANE_HOLD)
 }
 
 /// What the apply says about its own end.
@@ -107,5 +126,8 @@ fn destroying(apply: &WorkspaceTemplateApply) -> (Option<Deleting>, Option<Strin
         | Apply::DeletionTimeout
         | Apply::Paused => None,
     });
-    (reason, Some(condition.message.clone()).filter(|message| !message.is_empty()))
+    (
+        reason,
+        Some(condition.message.clone()).filter(|message| !message.is_empty()),
+    )
 }

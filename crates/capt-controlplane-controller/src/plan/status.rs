@@ -31,7 +31,11 @@ pub(super) struct Situation {
 
 impl Situation {
     pub(super) fn new(reason: Ready, message: impl Into<String>, waits: &'static [Wait]) -> Self {
-        Self { reason, message: message.into(), waits }
+        Self {
+            reason,
+            message: message.into(),
+            waits,
+        }
     }
 
     /// Nothing runs against a clock: somebody else has to act first.
@@ -42,7 +46,10 @@ impl Situation {
 
 /// Whether users could use the cluster before this pass.
 pub(super) fn was_available(seen: &Observed) -> bool {
-    seen.control_plane.status.as_ref().is_some_and(|status| status.ready == Some(true))
+    seen.control_plane
+        .status
+        .as_ref()
+        .is_some_and(|status| status.ready == Some(true))
 }
 
 /// The status of a control plane that is to be there.
@@ -58,7 +65,11 @@ pub(super) fn of(seen: &Observed, situation: Situation, now: Timestamp) -> (Capt
     let failed = failed(reason);
 
     let report = ControlPlaneReport {
-        ready: Some(if carried_out { State::yes(reason, message.clone()) } else { State::no(reason, message.clone()) }),
+        ready: Some(if carried_out {
+            State::yes(reason, message.clone())
+        } else {
+            State::no(reason, message.clone())
+        }),
         available: Some(match available {
             true => State::yes(Available::Available, "the cluster can be used"),
             false => State::no(Available::NotYetAvailable, "the cluster has not been ready yet"),
@@ -80,7 +91,9 @@ pub(super) fn of(seen: &Observed, situation: Situation, now: Timestamp) -> (Capt
     let mut status = kept(seen);
     status.ready = Some(available);
     status.initialized = Some(initialized);
-    status.initialization = Some(ControlPlaneInitialization { control_plane_initialized: Some(initialized) });
+    status.initialization = Some(ControlPlaneInitialization {
+        control_plane_initialized: Some(initialized),
+    });
     status.phase = Some(match failed {
         _ if carried_out => Phase::Ready,
         Some(_) => Phase::Failed,
@@ -160,7 +173,13 @@ fn complete(seen: &Observed, status: &mut CaptControlPlaneStatus, report: &Contr
     {
         status.version = Some(seen.control_plane.spec.version.clone());
     }
-    status.versions = status.version.iter().map(|version| RunningVersion { version: version.clone() }).collect();
+    status.versions = status
+        .version
+        .iter()
+        .map(|version| RunningVersion {
+            version: version.clone(),
+        })
+        .collect();
     status.external_managed_control_plane = Some(true);
     status.workspace_template_status = apply.map(template_status);
     status.workspace_status = apply.map(workspace_status);
@@ -173,7 +192,11 @@ fn merged(
     report: &ControlPlaneReport,
     now: Timestamp,
 ) -> Vec<k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition> {
-    let before = seen.control_plane.status.as_ref().map_or(&[][..], |status| &status.conditions);
+    let before = seen
+        .control_plane
+        .status
+        .as_ref()
+        .map_or(&[][..], |status| &status.conditions);
     conditions::merge(before, report, seen.generation(), now)
 }
 
@@ -186,7 +209,10 @@ fn our_apply(seen: &Observed) -> Option<&WorkspaceTemplateApply> {
 
 fn was_initialized(seen: &Observed) -> bool {
     seen.control_plane.status.as_ref().is_some_and(|status| {
-        let by_contract = status.initialization.as_ref().and_then(|initialization| initialization.control_plane_initialized);
+        let by_contract = status
+            .initialization
+            .as_ref()
+            .and_then(|initialization| initialization.control_plane_initialized);
         status.initialized == Some(true) || by_contract == Some(true) || status.ready == Some(true)
     })
 }
@@ -234,7 +260,11 @@ fn overdue(wait: Wait, situation: Situation) -> Situation {
         Wait::Secret => Ready::SecretTimeout,
         Wait::Deletion => return situation,
     };
-    Situation { reason, message: passed(wait, &situation.message), ..situation }
+    Situation {
+        reason,
+        message: passed(wait, &situation.message),
+        ..situation
+    }
 }
 
 fn passed(wait: Wait, message: &str) -> String {

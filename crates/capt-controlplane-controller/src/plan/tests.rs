@@ -13,6 +13,9 @@ use crate::observe::Refusal;
 use capt_api::conditions::control_plane::Ready;
 use world::{APPLY, CLUSTER, CONTROL_PLANE, INFRASTRUCTURE, VPC_APPLY, World};
 
+/// What happens to a world.
+type Edit = fn(&mut World);
+
 /// What a row expects.
 struct Expected {
     step: &'static str,
@@ -25,29 +28,57 @@ struct Expected {
     available: bool,
 }
 
-const QUIET: Expected = Expected { step: "Nothing", ready: "", phase: "Creating", failed: None, failure: None, available: false };
+const QUIET: Expected = Expected {
+    step: "Nothing",
+    ready: "",
+    phase: "Creating",
+    failed: None,
+    failure: None,
+    available: false,
+};
 
 fn waiting(step: &'static str, reason: &'static str) -> Expected {
-    Expected { step, ready: reason, ..QUIET }
+    Expected {
+        step,
+        ready: reason,
+        ..QUIET
+    }
 }
 
 /// Failed, and only a change helps.
 fn terminal(reason: &'static str) -> Expected {
-    Expected { ready: reason, phase: "Failed", failed: Some(reason), failure: Some(reason), ..QUIET }
+    Expected {
+        ready: reason,
+        phase: "Failed",
+        failed: Some(reason),
+        failure: Some(reason),
+        ..QUIET
+    }
 }
 
 /// Failed, and tried again by somebody.
 fn failing(reason: &'static str) -> Expected {
-    Expected { failure: None, ..terminal(reason) }
+    Expected {
+        failure: None,
+        ..terminal(reason)
+    }
 }
 
 /// The same, on a cluster that is in use.
 fn in_use(expected: Expected) -> Expected {
-    Expected { available: true, failure: None, ..expected }
+    Expected {
+        available: true,
+        failure: None,
+        ..expected
+    }
 }
 
 fn step_name(step: &Step) -> String {
-    format!("{step:?}").split(['(', ' ']).next().unwrap_or_default().to_owned()
+    format!("{step:?}")
+        .split(['(', ' '])
+        .next()
+        .unwrap_or_default()
+        .to_owned()
 }
 
 fn condition<'a>(status: &'a CaptControlPlaneStatus, type_: &str) -> (&'a str, &'a str, &'a str) {
@@ -77,7 +108,11 @@ fn check(what: &str, world: &World, expected: Expected) {
     assert_eq!(status.failure_message.is_some(), expected.failure.is_some(), "{what}");
     assert_eq!(status.ready, Some(expected.available), "{what}");
     assert_eq!(condition(status, "Available").0 == "True", expected.available, "{what}");
-    assert_eq!(status.initialization.as_ref().unwrap().control_plane_initialized, Some(expected.available), "{what}");
+    assert_eq!(
+        status.initialization.as_ref().unwrap().control_plane_initialized,
+        Some(expected.available),
+        "{what}"
+    );
     assert_eq!(status.external_managed_control_plane, Some(true), "{what}");
 }
 
@@ -94,7 +129,11 @@ fn from_nothing_to_an_apply() {
 
     let mut world = World::new();
     world.edit(CLUSTER, |cluster| cluster["metadata"]["uid"] = json!("another"));
-    check("another Cluster of the same name", &world, waiting("Nothing", "WaitingForCluster"));
+    check(
+        "another Cluster of the same name",
+        &world,
+        waiting("Nothing", "WaitingForCluster"),
+    );
 
     let world = World::new();
     check("first the finalizer", &world, waiting("AddFinalizer", "Creating"));
@@ -110,10 +149,30 @@ fn from_nothing_to_an_apply() {
 #[test]
 fn an_apply_is_made_only_for_a_cluster_that_stays_and_names_this_control_plane() {
     for (what, edit, expected) in [
-        ("the Cluster goes", (CLUSTER, "/metadata/deletionTimestamp", json!("2026-01-01T00:00:00Z")), waiting("Nothing", "WaitingForCluster")),
-        ("the network goes", (INFRASTRUCTURE, "/metadata/deletionTimestamp", json!("2026-01-01T00:00:00Z")), waiting("Nothing", "WaitingForVPC")),
-        ("another is named", (CLUSTER, "/spec/controlPlaneRef/name", json!("other")), waiting("Nothing", "WaitingForCluster")),
-        ("one of another kind is named", (CLUSTER, "/spec/controlPlaneRef/kind", json!("KubeadmControlPlane")), waiting("Nothing", "WaitingForCluster")),
+        (
+            "the Cluster goes",
+            (CLUSTER, "/metadata/deletionTimestamp", json!("2026-01-01T00:00:00Z")),
+            waiting("Nothing", "WaitingForCluster"),
+        ),
+        (
+            "the network goes",
+            (
+                INFRASTRUCTURE,
+                "/metadata/deletionTimestamp",
+                json!("2026-01-01T00:00:00Z"),
+            ),
+            waiting("Nothing", "WaitingForVPC"),
+        ),
+        (
+            "another is named",
+            (CLUSTER, "/spec/controlPlaneRef/name", json!("other")),
+            waiting("Nothing", "WaitingForCluster"),
+        ),
+        (
+            "one of another kind is named",
+            (CLUSTER, "/spec/controlPlaneRef/kind", json!("KubeadmControlPlane")),
+            waiting("Nothing", "WaitingForCluster"),
+        ),
     ] {
         let (key, path, value) = edit;
         let mut world = World::guarded();
@@ -144,23 +203,45 @@ fn what_the_cache_does_not_know_yet_stops_a_creation() {
 
 #[test]
 fn the_network_gates_the_creation() {
-    let rows: [(&str, &str, fn(&mut World)); 9] = [
-        ("none named", "names no CAPTCluster", |world| world.set(CLUSTER, "/spec/infrastructureRef/kind", json!("AWSCluster"))),
-        ("absent", "CAPTCluster demo does not exist", |world| world.remove(INFRASTRUCTURE)),
-        ("unreadable", "CAPTCluster demo cannot be read", |world| world.set(INFRASTRUCTURE, "/spec", json!({}))),
+    let rows: [(&str, &str, Edit); 9] = [
+        ("none named", "names no CAPTCluster", |world| {
+            world.set(CLUSTER, "/spec/infrastructureRef/kind", json!("AWSCluster"))
+        }),
+        ("absent", "CAPTCluster demo does not exist", |world| {
+            world.remove(INFRASTRUCTURE)
+        }),
+        ("unreadable", "CAPTCluster demo cannot be read", |world| {
+            world.set(INFRASTRUCTURE, "/spec", json!({}))
+        }),
         ("another Cluster's", "does not belong to Cluster demo", |world| {
             world.set(INFRASTRUCTURE, "/metadata/ownerReferences/0/uid", json!("another"));
         }),
         ("not ready", "not ready: VPCCreating: Terraform is at work", |world| {
-            world.set(INFRASTRUCTURE, "/status", json!({"ready": false, "conditions": [
-                world::condition("Ready", "False", "VPCCreating", "Terraform is at work", 1)]}));
+            world.set(
+                INFRASTRUCTURE,
+                "/status",
+                json!({"ready": false, "conditions": [
+                world::condition("Ready", "False", "VPCCreating", "Terraform is at work", 1)]}),
+            );
         }),
-        ("no ID", "does not say the ID", |world| world.set(INFRASTRUCTURE, "/status", json!({"ready": true}))),
-        ("no apply", "outputs of the VPC are not known", |world| world.remove(VPC_APPLY)),
-        ("an apply of an earlier network", "outputs of the VPC are not known", |world| {
-            world.set(VPC_APPLY, "/metadata/ownerReferences/0/uid", json!("earlier"));
+        ("no ID", "does not say the ID", |world| {
+            world.set(INFRASTRUCTURE, "/status", json!({"ready": true}))
         }),
-        ("an apply that is being changed", "outputs of the VPC are not known", |world| world.set(VPC_APPLY, "/metadata/generation", json!(2))),
+        ("no apply", "outputs of the VPC are not known", |world| {
+            world.remove(VPC_APPLY)
+        }),
+        (
+            "an apply of an earlier network",
+            "outputs of the VPC are not known",
+            |world| {
+                world.set(VPC_APPLY, "/metadata/ownerReferences/0/uid", json!("earlier"));
+            },
+        ),
+        (
+            "an apply that is being changed",
+            "outputs of the VPC are not known",
+            |world| world.set(VPC_APPLY, "/metadata/generation", json!(2)),
+        ),
     ];
     for (what, words, edit) in rows {
         let mut world = World::guarded();
@@ -168,7 +249,11 @@ fn the_network_gates_the_creation() {
         check(what, &world, waiting("Nothing", "WaitingForVPC"));
         let plan = world.plan();
         let status = plan.status.unwrap();
-        assert!(condition(&status, "Ready").2.contains(words), "{what}: {}", condition(&status, "Ready").2);
+        assert!(
+            condition(&status, "Ready").2.contains(words),
+            "{what}: {}",
+            condition(&status, "Ready").2
+        );
         assert!(status.waiting_since.as_ref().unwrap().vpc.is_some(), "{what}");
         assert_eq!(plan.wake, Wake::At(world.now + SignedDuration::from_mins(15)), "{what}");
 
@@ -190,23 +275,43 @@ fn the_variables_come_from_the_network_as_it_is() {
 
     let mut world = World::guarded();
     world.remove(VPC_APPLY);
-    world.set(INFRASTRUCTURE, "/spec", json!({"region": "eu-west-1", "existingVpcId": "vpc-0"}));
+    world.set(
+        INFRASTRUCTURE,
+        "/spec",
+        json!({"region": "eu-west-1", "existingVpcId": "vpc-0"}),
+    );
     let variables = made(&world);
     assert_eq!(variables["vpc_id"], "vpc-0");
     assert!(!variables.contains_key("vpc_private_subnets"));
 
     let mut world = World::guarded();
     world.remove(VPC_APPLY);
-    world.set(INFRASTRUCTURE, "/metadata/annotations", json!({"cluster.x-k8s.io/managed-by": "another system"}));
-    assert_eq!(made(&world)["vpc_id"], "vpc-0", "a network that another system makes has no apply");
+    world.set(
+        INFRASTRUCTURE,
+        "/metadata/annotations",
+        json!({"cluster.x-k8s.io/managed-by": "another system"}),
+    );
+    assert_eq!(
+        made(&world)["vpc_id"],
+        "vpc-0",
+        "a network that another system makes has no apply"
+    );
 }
 
 #[test]
 fn a_wish_that_cannot_be_carried_out() {
     for (path, value, reason) in [
         ("/spec/version", json!("newest"), "InvalidSpec"),
-        ("/spec/controlPlaneConfig/addons", json!([{"name": "a", "configurationValues": "no"}]), "InvalidSpec"),
-        ("/spec/workspaceTemplateRef/namespace", json!("other"), "CrossNamespaceTemplate"),
+        (
+            "/spec/controlPlaneConfig/addons",
+            json!([{"name": "a", "configurationValues": "no"}]),
+            "InvalidSpec",
+        ),
+        (
+            "/spec/workspaceTemplateRef/namespace",
+            json!("other"),
+            "CrossNamespaceTemplate",
+        ),
     ] {
         let mut world = World::guarded();
         world.set(CONTROL_PLANE, path, value.clone());
@@ -219,8 +324,21 @@ fn a_wish_that_cannot_be_carried_out() {
         assert_eq!(*world.get(APPLY), before, "the running cluster is left as it is");
 
         world.settle();
-        world.set(CONTROL_PLANE, "/spec", World::ready().get(CONTROL_PLANE)["spec"].clone());
-        check(path, &world, Expected { ready: "ControlPlaneReady", phase: "Ready", available: true, ..QUIET });
+        world.set(
+            CONTROL_PLANE,
+            "/spec",
+            World::ready().get(CONTROL_PLANE)["spec"].clone(),
+        );
+        check(
+            path,
+            &world,
+            Expected {
+                ready: "ControlPlaneReady",
+                phase: "Ready",
+                available: true,
+                ..QUIET
+            },
+        );
     }
     let mut world = World::guarded();
     world.settings.allow_cross_namespace_templates = true;
@@ -234,13 +352,22 @@ fn a_step_that_is_refused_is_shown() {
         (Some(Ready::OwnershipConflict), terminal("OwnershipConflict")),
         (Some(Ready::InvalidSpec), terminal("InvalidSpec")),
         (Some(Ready::AdmissionDenied), terminal("AdmissionDenied")),
-        (Some(Ready::NamespaceTerminating), waiting("Nothing", "NamespaceTerminating")),
+        (
+            Some(Ready::NamespaceTerminating),
+            waiting("Nothing", "NamespaceTerminating"),
+        ),
         (None, waiting("Nothing", "Creating")),
     ] {
         let mut world = World::guarded();
-        world.refused = Some(Refusal { reason, message: "the server's words".into() });
+        world.refused = Some(Refusal {
+            reason,
+            message: "the server's words".into(),
+        });
         check("refused", &world, expected);
-        assert_eq!(condition(&world.plan().status.unwrap(), "Ready").2, "the server's words");
+        assert_eq!(
+            condition(&world.plan().status.unwrap(), "Ready").2,
+            "the server's words"
+        );
     }
 }
 
@@ -278,20 +405,31 @@ fn what_the_apply_says_is_repeated_in_the_control_planes_own_words() {
         world.apply_says(said, "Terraform's words");
         let reason = if reason == "Creating" { "Updating" } else { reason };
         check(said, &world, in_use(expected(reason)));
-        assert_eq!(condition(&world.plan().status.unwrap(), "Creating"), ("False", "Created", ""));
+        assert_eq!(
+            condition(&world.plan().status.unwrap(), "Creating"),
+            ("False", "Created", "")
+        );
     }
 }
 
 #[test]
 fn what_an_apply_waits_for_is_named() {
-    for (waits, reason) in [("WaitingForTemplate", "WaitingForTemplate"), ("WaitingForInputs", "Creating")] {
+    for (waits, reason) in [
+        ("WaitingForTemplate", "WaitingForTemplate"),
+        ("WaitingForInputs", "Creating"),
+    ] {
         let mut world = World::guarded();
         world.add_apply();
         world.apply_says("NotApplied", "not applied");
         let waiting_for = world::condition("Waiting", "True", waits, "WorkspaceTemplate eks does not exist", 1);
-        world.edit(APPLY, |apply| apply["status"]["conditions"].as_array_mut().unwrap().push(waiting_for));
+        world.edit(APPLY, |apply| {
+            apply["status"]["conditions"].as_array_mut().unwrap().push(waiting_for)
+        });
         check(waits, &world, waiting("Nothing", reason));
-        assert_eq!(condition(&world.plan().status.unwrap(), "Ready").2, "WorkspaceTemplate eks does not exist");
+        assert_eq!(
+            condition(&world.plan().status.unwrap(), "Ready").2,
+            "WorkspaceTemplate eks does not exist"
+        );
     }
 }
 
@@ -301,7 +439,10 @@ fn terraforms_own_error_stands_in_for_an_empty_message() {
     world.add_apply();
     world.apply_says("TerraformFailed", "");
     world.set(APPLY, "/status/lastFailureMessage", json!("quota exceeded"));
-    assert_eq!(condition(&world.plan().status.unwrap(), "Failed"), ("True", "TerraformFailed", "quota exceeded"));
+    assert_eq!(
+        condition(&world.plan().status.unwrap(), "Failed"),
+        ("True", "TerraformFailed", "quota exceeded")
+    );
 }
 
 #[test]
@@ -331,7 +472,16 @@ fn endpoint_and_kubeconfig_complete_a_control_plane() {
     check("being checked", &world, waiting("Nothing", "WaitingForSecrets"));
 
     world.say("SecretsReady", "True", "Ready", "");
-    check("complete", &world, Expected { ready: "ControlPlaneReady", phase: "Ready", available: true, ..QUIET });
+    check(
+        "complete",
+        &world,
+        Expected {
+            ready: "ControlPlaneReady",
+            phase: "Ready",
+            available: true,
+            ..QUIET
+        },
+    );
 }
 
 #[test]
@@ -341,16 +491,49 @@ fn deadlines() {
         world.apply_says("Applying", "at work");
     };
     // Minutes, the flag's limit, whether the object sets its own, and what happens then.
-    let rows: [(&str, i64, &str, fn(&mut World), &str); 4] = [
-        ("Terraform", 30, "controlPlaneTimeout", |world| { world.add_apply(); world.apply_says("Applying", "at work"); }, "ControlPlaneTimeout"),
-        ("a failing Terraform", 30, "controlPlaneTimeout", |world| { world.add_apply(); world.apply_says("TerraformFailed", "quota"); }, "ControlPlaneTimeout"),
-        ("the endpoint", 30, "controlPlaneTimeout", |world| { world.add_apply(); world.apply_ready(); }, "ControlPlaneTimeout"),
-        ("the kubeconfig", 5, "secretTimeout", |world| {
-            world.add_apply();
-            world.apply_ready();
-            world.say("EndpointReady", "True", "EndpointPublished", "");
-            world.say("SecretsReady", "False", "Failed", "no server");
-        }, "SecretTimeout"),
+    let rows: [(&str, i64, &str, Edit, &str); 4] = [
+        (
+            "Terraform",
+            30,
+            "controlPlaneTimeout",
+            |world| {
+                world.add_apply();
+                world.apply_says("Applying", "at work");
+            },
+            "ControlPlaneTimeout",
+        ),
+        (
+            "a failing Terraform",
+            30,
+            "controlPlaneTimeout",
+            |world| {
+                world.add_apply();
+                world.apply_says("TerraformFailed", "quota");
+            },
+            "ControlPlaneTimeout",
+        ),
+        (
+            "the endpoint",
+            30,
+            "controlPlaneTimeout",
+            |world| {
+                world.add_apply();
+                world.apply_ready();
+            },
+            "ControlPlaneTimeout",
+        ),
+        (
+            "the kubeconfig",
+            5,
+            "secretTimeout",
+            |world| {
+                world.add_apply();
+                world.apply_ready();
+                world.say("EndpointReady", "True", "EndpointPublished", "");
+                world.say("SecretsReady", "False", "Failed", "no server");
+            },
+            "SecretTimeout",
+        ),
     ];
     for (what, minutes, limit, edit, reason) in rows {
         for own in [None, Some(2)] {
@@ -360,30 +543,60 @@ fn deadlines() {
             }
             let minutes = own.unwrap_or(minutes);
             edit(&mut world);
-            assert_eq!(world.plan().wake, Wake::At(world.now + SignedDuration::from_mins(minutes)), "{what}");
+            assert_eq!(
+                world.plan().wake,
+                Wake::At(world.now + SignedDuration::from_mins(minutes)),
+                "{what}"
+            );
             world.report();
             world.wait_minutes(minutes - 1);
-            assert_eq!(world.plan().status.unwrap().failure_reason, None, "{what}: still in time");
+            assert_eq!(
+                world.plan().status.unwrap().failure_reason,
+                None,
+                "{what}: still in time"
+            );
             world.report();
             world.wait_minutes(1);
             check(what, &world, terminal(reason));
-            assert!(condition(&world.plan().status.unwrap(), "Ready").2.starts_with(&format!("{limit} has passed: ")), "{what}");
+            assert!(
+                condition(&world.plan().status.unwrap(), "Ready")
+                    .2
+                    .starts_with(&format!("{limit} has passed: ")),
+                "{what}"
+            );
             assert_eq!(world.plan().wake, Wake::OnEvent, "{what}: nothing more to wait for");
 
             world.report();
             let mut healed = world.clone();
             healed.complete();
-            check(what, &healed, Expected { ready: "ControlPlaneReady", phase: "Ready", available: true, ..QUIET });
+            check(
+                what,
+                &healed,
+                Expected {
+                    ready: "ControlPlaneReady",
+                    phase: "Ready",
+                    available: true,
+                    ..QUIET
+                },
+            );
 
             world.set(CONTROL_PLANE, "/metadata/generation", json!(7));
-            assert_eq!(world.plan().status.unwrap().failure_reason, None, "{what}: a new wish has its own time");
+            assert_eq!(
+                world.plan().status.unwrap().failure_reason,
+                None,
+                "{what}: a new wish has its own time"
+            );
         }
     }
     let mut world = World::ready();
     applying(&mut world);
     world.report();
     world.wait_minutes(30);
-    check("a change of a cluster in use", &world, in_use(terminal("ControlPlaneTimeout")));
+    check(
+        "a change of a cluster in use",
+        &world,
+        in_use(terminal("ControlPlaneTimeout")),
+    );
 }
 
 #[test]
@@ -402,9 +615,15 @@ fn queueing_takes_no_time() {
 
 #[test]
 fn a_pause_stops_everything_but_its_own_report_and_gives_the_time_back() {
-    let paused: [fn(&mut World); 2] = [
+    let paused: [Edit; 2] = [
         |world| world.set(CLUSTER, "/spec/paused", json!(true)),
-        |world| world.set(CONTROL_PLANE, "/metadata/annotations", json!({"cluster.x-k8s.io/paused": ""})),
+        |world| {
+            world.set(
+                CONTROL_PLANE,
+                "/metadata/annotations",
+                json!({"cluster.x-k8s.io/paused": ""}),
+            )
+        },
     ];
     for pause in paused {
         let mut world = World::new();
@@ -414,7 +633,10 @@ fn a_pause_stops_everything_but_its_own_report_and_gives_the_time_back() {
         let status = plan.status.unwrap();
         assert_eq!(status.conditions.len(), 1);
         assert_eq!(condition(&status, "Paused").0, "True");
-        assert_eq!((status.phase, status.ready, status.observed_generation), (None, None, None));
+        assert_eq!(
+            (status.phase, status.ready, status.observed_generation),
+            (None, None, None)
+        );
 
         let mut world = World::guarded();
         world.add_apply();
@@ -444,7 +666,10 @@ fn a_pause_stops_everything_but_its_own_report_and_gives_the_time_back() {
 
 #[test]
 fn others_objects_are_left_alone() {
-    for annotation in ["cluster.x-k8s.io/managed-by", "clusterctl.cluster.x-k8s.io/delete-for-move"] {
+    for annotation in [
+        "cluster.x-k8s.io/managed-by",
+        "clusterctl.cluster.x-k8s.io/delete-for-move",
+    ] {
         for deleting in [false, true] {
             let mut world = World::ready();
             world.set(CONTROL_PLANE, "/metadata/annotations", json!({annotation: ""}));
@@ -458,27 +683,61 @@ fn others_objects_are_left_alone() {
 
 #[test]
 fn an_apply_is_kept_as_wished() {
-    let rows: [(&str, &str, &str, fn(&mut World)); 8] = [
-        ("the version", "ChangeApply", "Updating", |world| world.set(CONTROL_PLANE, "/spec/version", json!("v1.32.0"))),
-        ("a variable", "ChangeApply", "Updating", |world| world.set(CONTROL_PLANE, "/spec/variables", json!({"a": "b"}))),
-        ("the network's outputs", "ChangeApply", "Updating", |world| world.set(VPC_APPLY, "/status/outputs/private_subnets", json!("[]"))),
-        ("somebody's hand", "ChangeApply", "Updating", |world| world.set(APPLY, "/spec/variables/region", json!("us-east-1"))),
-        ("the filter", "ChangeApply", "ControlPlaneReady", |world| world.set(CONTROL_PLANE, "/metadata/labels", json!({"cluster.x-k8s.io/watch-filter": "blue"}))),
-        ("a removed hold", "HoldApply", "ControlPlaneReady", |world| world.set(APPLY, "/metadata/finalizers", json!([]))),
-        ("a removed reference", "AdoptApply", "ControlPlaneReady", |world| world.set(APPLY, "/metadata/ownerReferences", json!([]))),
-        ("a removed label", "AdoptApply", "ControlPlaneReady", |world| world.set(APPLY, "/metadata/labels", json!({}))),
+    let rows: [(&str, &str, &str, Edit); 8] = [
+        ("the version", "ChangeApply", "Updating", |world| {
+            world.set(CONTROL_PLANE, "/spec/version", json!("v1.32.0"))
+        }),
+        ("a variable", "ChangeApply", "Updating", |world| {
+            world.set(CONTROL_PLANE, "/spec/variables", json!({"a": "b"}))
+        }),
+        ("the network's outputs", "ChangeApply", "Updating", |world| {
+            world.set(VPC_APPLY, "/status/outputs/private_subnets", json!("[]"))
+        }),
+        ("somebody's hand", "ChangeApply", "Updating", |world| {
+            world.set(APPLY, "/spec/variables/region", json!("us-east-1"))
+        }),
+        ("the filter", "ChangeApply", "ControlPlaneReady", |world| {
+            world.set(
+                CONTROL_PLANE,
+                "/metadata/labels",
+                json!({"cluster.x-k8s.io/watch-filter": "blue"}),
+            )
+        }),
+        ("a removed hold", "HoldApply", "ControlPlaneReady", |world| {
+            world.set(APPLY, "/metadata/finalizers", json!([]))
+        }),
+        ("a removed reference", "AdoptApply", "ControlPlaneReady", |world| {
+            world.set(APPLY, "/metadata/ownerReferences", json!([]))
+        }),
+        ("a removed label", "AdoptApply", "ControlPlaneReady", |world| {
+            world.set(APPLY, "/metadata/labels", json!({}))
+        }),
     ];
     for (what, step, reason, edit) in rows {
         let mut world = World::ready();
         edit(&mut world);
-        let phase = if reason == "ControlPlaneReady" { "Ready" } else { "Creating" };
-        check(what, &world, Expected { step, ready: reason, phase, available: true, ..QUIET });
+        let phase = if reason == "ControlPlaneReady" {
+            "Ready"
+        } else {
+            "Creating"
+        };
+        check(
+            what,
+            &world,
+            Expected {
+                step,
+                ready: reason,
+                phase,
+                available: true,
+                ..QUIET
+            },
+        );
     }
 }
 
 #[test]
 fn a_network_in_trouble_changes_nothing_for_a_cluster_in_use() {
-    let troubles: [fn(&mut World); 3] = [
+    let troubles: [Edit; 3] = [
         |world| world.set(VPC_APPLY, "/metadata/generation", json!(9)),
         |world| world.remove(VPC_APPLY),
         |world| world.remove(INFRASTRUCTURE),
@@ -486,10 +745,21 @@ fn a_network_in_trouble_changes_nothing_for_a_cluster_in_use() {
     for trouble in troubles {
         let mut world = World::ready();
         trouble(&mut world);
-        check("nothing else changed", &world, Expected { ready: "ControlPlaneReady", phase: "Ready", available: true, ..QUIET });
+        check(
+            "nothing else changed",
+            &world,
+            Expected {
+                ready: "ControlPlaneReady",
+                phase: "Ready",
+                available: true,
+                ..QUIET
+            },
+        );
 
         world.set(CONTROL_PLANE, "/spec/version", json!("v1.32.0"));
-        let Step::ChangeApply { spec, .. } = world.plan().step else { panic!("the version still goes through") };
+        let Step::ChangeApply { spec, .. } = world.plan().step else {
+            panic!("the version still goes through")
+        };
         assert_eq!(spec.variables["kubernetes_version"], "1.32");
         assert_eq!(spec.variables["vpc_private_subnets"], "[\"s-1\"]");
         assert_eq!(spec.variables["vpc_id"], "vpc-0");
@@ -516,7 +786,11 @@ fn a_version_is_reported_once_terraform_runs_it() {
 
     world.set(CONTROL_PLANE, "/spec/version", json!("v1.31.9"));
     world.settle();
-    assert_eq!(versions(&world).0, json!("v1.31.9"), "the same minor version, spelled as the spec does");
+    assert_eq!(
+        versions(&world).0,
+        json!("v1.31.9"),
+        "the same minor version, spelled as the spec does"
+    );
 
     world.set(CONTROL_PLANE, "/spec/version", json!("v1.32.0"));
     world.pass();
@@ -550,14 +824,22 @@ fn an_apply_that_somebody_deleted_is_held_and_not_made_again() {
     check("deleted by hand", &world, in_use(waiting("Nothing", "ApplyDeleted")));
     assert_eq!(world.plan().wake, Wake::OnEvent);
     world.remove(APPLY);
-    check("its finalizers were removed", &world, in_use(waiting("CreateApply", "Updating")));
+    check(
+        "its finalizers were removed",
+        &world,
+        in_use(waiting("CreateApply", "Updating")),
+    );
 }
 
 #[test]
 fn a_control_plane_that_its_deleting_cluster_does_not_name_deletes_itself() {
     let mut world = World::ready();
     world.set(CLUSTER, "/spec/controlPlaneRef/name", json!("other"));
-    assert_eq!(world.plan().step, Step::Nothing, "the Cluster stays: it may be named again");
+    assert_eq!(
+        world.plan().step,
+        Step::Nothing,
+        "the Cluster stays: it may be named again"
+    );
     world.delete(CLUSTER);
     assert_eq!(world.plan().step, Step::DeleteSelf);
 
@@ -567,14 +849,22 @@ fn a_control_plane_that_its_deleting_cluster_does_not_name_deletes_itself() {
 
     let mut named = World::ready();
     named.delete(CLUSTER);
-    assert_eq!(named.plan().step, Step::Nothing, "Cluster API deletes what the Cluster names");
+    assert_eq!(
+        named.plan().step,
+        Step::Nothing,
+        "Cluster API deletes what the Cluster names"
+    );
 }
 
 fn failure_on_cluster(world: &mut World, name: &str) {
     let message = format!(
         "Failure detected from referenced resource controlplane.cluster.x-k8s.io/v1beta1, Kind=CAPTControlPlane with name {name:?}: it broke"
     );
-    world.set(CLUSTER, "/status", json!({"deprecated": {"v1beta1": {"failureReason": "InvalidSpec", "failureMessage": message}}}));
+    world.set(
+        CLUSTER,
+        "/status",
+        json!({"deprecated": {"v1beta1": {"failureReason": "InvalidSpec", "failureMessage": message}}}),
+    );
 }
 
 #[test]
@@ -597,7 +887,11 @@ fn a_failure_that_is_over_is_cleared_on_the_cluster() {
     assert_eq!(world.plan().step, Step::Nothing, "it is not over");
     world.set(CLUSTER, "/spec/infrastructureRef/kind", json!("Other"));
     world.set(CONTROL_PLANE, "/spec/version", json!("v1.31.0"));
-    assert_eq!(world.plan().step, Step::Nothing, "first the own status, or Cluster API copies it again");
+    assert_eq!(
+        world.plan().step,
+        Step::Nothing,
+        "first the own status, or Cluster API copies it again"
+    );
     world.report();
     assert_eq!(step_name(&world.plan().step), "ClearClusterFailure");
 }
@@ -623,15 +917,45 @@ fn check_deletion(what: &str, world: &World, step: &str, reason: &str, words: &s
 fn the_order_of_deletion() {
     let mut world = World::ready();
     world.delete(CONTROL_PLANE);
-    check_deletion("first the endpoint", &world, "Nothing", "WaitingForEndpointCleanup", "capt-endpoint");
+    check_deletion(
+        "first the endpoint",
+        &world,
+        "Nothing",
+        "WaitingForEndpointCleanup",
+        "capt-endpoint",
+    );
     world.drop_finalizer(CONTROL_PLANE, "controlplane.cluster.x-k8s.io/captendpoint");
-    check_deletion("and the secrets", &world, "Nothing", "WaitingForSecretCleanup", "capt-secrets");
+    check_deletion(
+        "and the secrets",
+        &world,
+        "Nothing",
+        "WaitingForSecretCleanup",
+        "capt-secrets",
+    );
     world.drop_finalizer(CONTROL_PLANE, "controlplane.cluster.x-k8s.io/captsecrets");
-    check_deletion("then EKS", &world, "DeleteApply", "WaitingForWorkspace", "demo-cp-eks-controlplane-apply");
+    check_deletion(
+        "then EKS",
+        &world,
+        "DeleteApply",
+        "WaitingForWorkspace",
+        "demo-cp-eks-controlplane-apply",
+    );
     world.delete(APPLY);
-    check_deletion("whose hold goes", &world, "ReleaseApply", "WaitingForWorkspace", "demo-cp-eks-controlplane-apply");
+    check_deletion(
+        "whose hold goes",
+        &world,
+        "ReleaseApply",
+        "WaitingForWorkspace",
+        "demo-cp-eks-controlplane-apply",
+    );
     world.drop_finalizer(APPLY, "controlplane.cluster.x-k8s.io/captcontrolplane-hold");
-    check_deletion("and which takes its time", &world, "Nothing", "WaitingForWorkspace", "demo-cp-eks-controlplane-apply");
+    check_deletion(
+        "and which takes its time",
+        &world,
+        "Nothing",
+        "WaitingForWorkspace",
+        "demo-cp-eks-controlplane-apply",
+    );
     for (reason, shown) in [
         ("DestroyFailed", "DestroyFailed"),
         ("StateLocked", "StateLocked"),
@@ -645,8 +969,18 @@ fn the_order_of_deletion() {
 
     let mut late = world.clone();
     late.remove(APPLY);
-    assert_eq!(late.plan_against(&world).step, Step::Nothing, "the cache is ahead of nothing: the apply is still there");
-    check_deletion("and when it is gone", &late, "DropFinalizers", "WaitingForWorkspace", "");
+    assert_eq!(
+        late.plan_against(&world).step,
+        Step::Nothing,
+        "the cache is ahead of nothing: the apply is still there"
+    );
+    check_deletion(
+        "and when it is gone",
+        &late,
+        "DropFinalizers",
+        "WaitingForWorkspace",
+        "",
+    );
 }
 
 #[test]
@@ -668,15 +1002,21 @@ fn what_was_never_ours_does_not_hold_up_a_deletion() {
     world.delete(CONTROL_PLANE);
     assert_eq!(world.plan().step, Step::DropFinalizers, "no apply was ever made");
 
+    let mut world = World::guarded();
     world.add_apply();
     world.set(APPLY, "/metadata/ownerReferences/0/uid", json!("another"));
+    world.delete(CONTROL_PLANE);
     assert_eq!(world.plan().step, Step::DropFinalizers, "somebody else's stays");
 
     let mut bare = World::new();
     bare.set(CONTROL_PLANE, "/metadata/finalizers", json!(["example.com/other"]));
     bare.delete(CONTROL_PLANE);
     assert_eq!(bare.plan(), Plan::leave_alone(), "not guarded by us");
-    bare.set(CONTROL_PLANE, "/metadata/finalizers", json!(["infrastructure.cluster.x-k8s.io/finalizer"]));
+    bare.set(
+        CONTROL_PLANE,
+        "/metadata/finalizers",
+        json!(["infrastructure.cluster.x-k8s.io/finalizer"]),
+    );
     assert_eq!(bare.plan().step, Step::DropFinalizers, "guarded by the Go version");
 }
 
@@ -688,7 +1028,13 @@ fn a_late_deletion_is_told_and_goes_on() {
     assert_eq!(world.plan().wake, Wake::At(begun + SignedDuration::from_mins(30)));
     world.report();
     world.wait_minutes(30);
-    check_deletion("late", &world, "Nothing", "DeletionTimeout", "deletionTimeout has passed: waiting for capt-endpoint");
+    check_deletion(
+        "late",
+        &world,
+        "Nothing",
+        "DeletionTimeout",
+        "deletionTimeout has passed: waiting for capt-endpoint",
+    );
     for name in ["captendpoint", "captsecrets"] {
         world.drop_finalizer(CONTROL_PLANE, &format!("controlplane.cluster.x-k8s.io/{name}"));
     }
@@ -697,11 +1043,17 @@ fn a_late_deletion_is_told_and_goes_on() {
 
 #[test]
 fn a_refused_deletion_is_shown() {
-    for (reason, shown) in [(Some(Ready::OwnershipConflict), "OwnershipConflict"), (None, "WaitingForWorkspace")] {
+    for (reason, shown) in [
+        (Some(Ready::OwnershipConflict), "OwnershipConflict"),
+        (None, "WaitingForWorkspace"),
+    ] {
         let mut world = World::guarded();
         world.add_apply();
         world.delete(CONTROL_PLANE);
-        world.refused = Some(Refusal { reason, message: "not allowed".into() });
+        world.refused = Some(Refusal {
+            reason,
+            message: "not allowed".into(),
+        });
         check_deletion("refused", &world, "Nothing", shown, "not allowed");
     }
 }
@@ -710,14 +1062,25 @@ fn a_refused_deletion_is_shown() {
 fn what_the_go_version_left_is_taken_over() {
     let mut world = World::guarded();
     world.add_apply();
-    world.set(APPLY, "/metadata/finalizers", json!(["infrastructure.cluster.x-k8s.io/finalizer"]));
+    world.set(
+        APPLY,
+        "/metadata/finalizers",
+        json!(["infrastructure.cluster.x-k8s.io/finalizer"]),
+    );
     world.set(APPLY, "/metadata/labels", json!({}));
     world.set(APPLY, "/spec/variables/tags_old", json!("x"));
-    world.set(CONTROL_PLANE, "/status", json!({"phase": "Whatever", "ready": true, "initialized": true, "workspaceStatus": {"ready": true}}));
+    world.set(
+        CONTROL_PLANE,
+        "/status",
+        json!({"phase": "Whatever", "ready": true, "initialized": true, "workspaceStatus": {"ready": true}}),
+    );
     world.settle();
     assert_eq!(world.status()["phase"], json!("Ready"));
     assert_eq!(world.creates, 0);
     let apply = world.get(APPLY);
     assert_eq!(apply["spec"]["variables"].get("tags_old"), None::<&Value>);
-    assert_eq!(apply["metadata"]["labels"]["infrastructure.cluster.x-k8s.io/capt-owner-uid"], json!("cp-uid"));
+    assert_eq!(
+        apply["metadata"]["labels"]["infrastructure.cluster.x-k8s.io/capt-owner-uid"],
+        json!("cp-uid")
+    );
 }

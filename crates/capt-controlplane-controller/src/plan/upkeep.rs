@@ -21,7 +21,11 @@ use crate::observe::{Infrastructure, Live, Look, Observed, Owner};
 pub(super) fn plan(seen: &Observed, now: Timestamp) -> Plan {
     let (step, situation) = next(seen);
     let (status, wake) = status::of(seen, situation, now);
-    Plan { step, status: Some(status), wake }
+    Plan {
+        step,
+        status: Some(status),
+        wake,
+    }
 }
 
 fn next(seen: &Observed) -> (Step, Situation) {
@@ -31,7 +35,9 @@ fn next(seen: &Observed) -> (Step, Situation) {
             return waiting_for_cluster("waiting for Cluster API to make a Cluster the owner of this object".into());
         }
         Owner::Gone { name } => {
-            return waiting_for_cluster(format!("the owner, Cluster {name}, is not there, or another of the same name is"));
+            return waiting_for_cluster(format!(
+                "the owner, Cluster {name}, is not there, or another of the same name is"
+            ));
         }
     };
     if is_deleting(&cluster.metadata) && !names_control_plane(cluster, &seen.control_plane) {
@@ -41,7 +47,11 @@ fn next(seen: &Observed) -> (Step, Situation) {
         Found::Absent => create(seen, cluster),
         Found::Unreadable(why) => (
             Step::Nothing,
-            underway(seen, format!("WorkspaceTemplateApply {} cannot be read: {why}", apply_name(seen)), &[Wait::ControlPlane]),
+            underway(
+                seen,
+                format!("WorkspaceTemplateApply {} cannot be read: {why}", apply_name(seen)),
+                &[Wait::ControlPlane],
+            ),
         ),
         Found::Present(apply) if !is_ours(&apply.metadata, seen.uid()) => (
             Step::Nothing,
@@ -59,7 +69,10 @@ fn next(seen: &Observed) -> (Step, Situation) {
     if let Some(refused) = &seen.refused {
         let situation = match refused.reason {
             Some(reason) => Situation::standing(reason, refused.message.clone()),
-            None => Situation { message: refused.message.clone(), ..situation },
+            None => Situation {
+                message: refused.message.clone(),
+                ..situation
+            },
         };
         return (Step::Nothing, situation);
     }
@@ -75,10 +88,13 @@ fn next(seen: &Observed) -> (Step, Situation) {
 fn delete_self(seen: &Observed, cluster: &Cluster) -> (Step, Situation) {
     let situation = Situation::standing(
         Ready::WaitingForCluster,
-        format!("Cluster {} is being deleted and names another control plane", name(&cluster.metadata)),
+        format!(
+            "Cluster {} is being deleted and names another control plane",
+            name(&cluster.metadata)
+        ),
     );
     let step = match &seen.live {
-        Some(Live::BeforeDeleteSelf { cluster: Some(live) })
+        Some(Live::DeleteSelf { cluster: Some(live) })
             if live.metadata.uid == cluster.metadata.uid
                 && is_deleting(&live.metadata)
                 && !names_control_plane(live, &seen.control_plane) =>
@@ -86,7 +102,7 @@ fn delete_self(seen: &Observed, cluster: &Cluster) -> (Step, Situation) {
             Step::DeleteSelf
         }
         Some(_) => Step::Nothing,
-        None => Step::Look(Look::BeforeDeleteSelf),
+        None => Step::Look(Look::DeleteSelf),
     };
     (step, situation)
 }
@@ -113,21 +129,33 @@ fn create(seen: &Observed, cluster: &Cluster) -> (Step, Situation) {
     };
     let making = underway(seen, not_looked_at(seen), &[Wait::ControlPlane]);
     let (current, live_cluster, infrastructure) = match &seen.live {
-        Some(Live::BeforeCreate { control_plane, cluster, infrastructure }) => (control_plane, cluster, infrastructure),
-        _ => return (Step::Look(Look::BeforeCreate), making),
+        Some(Live::Create {
+            control_plane,
+            cluster,
+            infrastructure,
+        }) => (control_plane, cluster, infrastructure),
+        _ => return (Step::Look(Look::Create), making),
     };
     if !is_current(seen, current.as_deref()) {
         // The watch brings the newer one.
         return (Step::Nothing, making);
     }
-    let stays = live_cluster.as_ref().is_some_and(|live| live.metadata.uid == cluster.metadata.uid && !is_deleting(&live.metadata));
+    let stays = live_cluster
+        .as_ref()
+        .is_some_and(|live| live.metadata.uid == cluster.metadata.uid && !is_deleting(&live.metadata));
     if !stays {
         return cluster_goes(cluster);
     }
     if infrastructure.as_ref().is_none_or(|live| is_deleting(&live.metadata)) {
-        return (Step::Nothing, Situation::new(Ready::WaitingForVpc, "the CAPTCluster is being deleted", &[Wait::Vpc]));
+        return (
+            Step::Nothing,
+            Situation::new(Ready::WaitingForVpc, "the CAPTCluster is being deleted", &[Wait::Vpc]),
+        );
     }
-    (Step::CreateApply(Box::new(wish.object(name(&cluster.metadata), &network))), making)
+    (
+        Step::CreateApply(Box::new(wish.object(name(&cluster.metadata), &network))),
+        making,
+    )
 }
 
 /// There is an apply of ours that stays.
@@ -143,7 +171,12 @@ fn tend(seen: &Observed, cluster: &Cluster, apply: &WorkspaceTemplateApply) -> (
         Ok(spec) if *spec != apply.spec => underway(seen, not_looked_at(seen), &[Wait::ControlPlane]),
         Ok(_) => judge(seen, apply),
     };
-    let has_hold = apply.metadata.finalizers.iter().flatten().any(|name| name == finalizer::CAPT_CONTROL_PLANE_HOLD);
+    let has_hold = apply
+        .metadata
+        .finalizers
+        .iter()
+        .flatten()
+        .any(|name| name == finalizer::CAPT_CONTROL_PLANE_HOLD);
     let step = if !has_hold {
         Step::HoldApply
     } else if !is_marked(&apply.metadata, seen.uid()) {
@@ -152,14 +185,17 @@ fn tend(seen: &Observed, cluster: &Cluster, apply: &WorkspaceTemplateApply) -> (
         // A wish that cannot be carried out leaves the apply at the last one that could.
         let spec = wished.unwrap_or_else(|_| apply.spec.clone());
         let as_wished = spec == apply.spec
-            && labels.iter().all(|(key, value)| label_of(&apply.metadata, key) == value.as_deref());
+            && labels
+                .iter()
+                .all(|(key, value)| label_of(&apply.metadata, key) == value.as_deref());
         match &seen.live {
             _ if as_wished => Step::Nothing,
-            Some(Live::BeforeChange { control_plane }) if is_current(seen, control_plane.as_deref()) => {
-                Step::ChangeApply { spec: Box::new(spec), labels }
-            }
+            Some(Live::Change { control_plane }) if is_current(seen, control_plane.as_deref()) => Step::ChangeApply {
+                spec: Box::new(spec),
+                labels,
+            },
             Some(_) => Step::Nothing,
-            None => Step::Look(Look::BeforeChange),
+            None => Step::Look(Look::Change),
         }
     };
     (step, situation)
@@ -175,7 +211,10 @@ fn judge(seen: &Observed, apply: &WorkspaceTemplateApply) -> Situation {
         return judge_access(seen);
     }
     // What was said of an earlier generation is about variables that have changed since.
-    let current = apply.status.as_ref().filter(|status| status.observed_generation == apply.metadata.generation);
+    let current = apply
+        .status
+        .as_ref()
+        .filter(|status| status.observed_generation == apply.metadata.generation);
     let Some((reason, ready)) = current.and_then(|status| typed::<Apply>(&status.conditions)) else {
         return underway(seen, not_looked_at(seen), BEFORE_TERRAFORM);
     };
@@ -183,7 +222,9 @@ fn judge(seen: &Observed, apply: &WorkspaceTemplateApply) -> Situation {
         Some(error) if ready.message.is_empty() => error,
         _ => ready.message.as_str(),
     };
-    let waiting = current.and_then(|status| typed::<Waiting>(&status.conditions)).filter(|(_, waiting)| waiting.status == "True");
+    let waiting = current
+        .and_then(|status| typed::<Waiting>(&status.conditions))
+        .filter(|(_, waiting)| waiting.status == "True");
     match reason {
         Apply::NotApplied => match waiting {
             Some((Waiting::WaitingForTemplate, waiting)) => {
@@ -215,12 +256,23 @@ fn judge_access(seen: &Observed) -> Situation {
     use endpoint::EndpointReady;
     use secrets::SecretsReady;
 
-    let conditions = seen.control_plane.status.as_ref().map_or(&[][..], |status| &status.conditions);
+    let conditions = seen
+        .control_plane
+        .status
+        .as_ref()
+        .map_or(&[][..], |status| &status.conditions);
     let message = |condition: Option<&Condition>, otherwise: &str| {
-        condition.map(|condition| condition.message.as_str()).filter(|message| !message.is_empty()).unwrap_or(otherwise).to_owned()
+        condition
+            .map(|condition| condition.message.as_str())
+            .filter(|message| !message.is_empty())
+            .unwrap_or(otherwise)
+            .to_owned()
     };
     if !conditions::is_true(conditions, EndpointReady::TYPE) {
-        let told = message(conditions::find(conditions, EndpointReady::TYPE), "waiting for the endpoint to be published");
+        let told = message(
+            conditions::find(conditions, EndpointReady::TYPE),
+            "waiting for the endpoint to be published",
+        );
         let reason = match typed::<EndpointReady>(conditions) {
             Some((EndpointReady::EndpointInvalid, _)) => Ready::EndpointInvalid,
             _ => Ready::WaitingForEndpoint,
@@ -228,7 +280,10 @@ fn judge_access(seen: &Observed) -> Situation {
         return Situation::new(reason, told, &[Wait::ControlPlane]);
     }
     if !conditions::is_true(conditions, SecretsReady::TYPE) {
-        let told = message(conditions::find(conditions, SecretsReady::TYPE), "waiting for the kubeconfig");
+        let told = message(
+            conditions::find(conditions, SecretsReady::TYPE),
+            "waiting for the kubeconfig",
+        );
         let reason = match typed::<SecretsReady>(conditions) {
             Some((SecretsReady::Failed | SecretsReady::UnsafeKubeconfig | SecretsReady::OwnershipConflict, _)) => {
                 Ready::SecretsFailed
@@ -237,7 +292,10 @@ fn judge_access(seen: &Observed) -> Situation {
         };
         return Situation::new(reason, told, &[Wait::Secret]);
     }
-    Situation::standing(Ready::ControlPlaneReady, "the EKS cluster, its endpoint and its kubeconfig are as the spec asks")
+    Situation::standing(
+        Ready::ControlPlaneReady,
+        "the EKS cluster, its endpoint and its kubeconfig are as the spec asks",
+    )
 }
 
 /// The variables that the network gives, or why they are not known.
@@ -245,7 +303,10 @@ fn network(seen: &Observed, cluster: &Cluster) -> Result<Variables, String> {
     let (named, found) = match &seen.infrastructure {
         Infrastructure::Named { name, found } => (name, found),
         Infrastructure::NotOurs => {
-            return Err(format!("Cluster {} names no CAPTCluster in spec.infrastructureRef", name(&cluster.metadata)));
+            return Err(format!(
+                "Cluster {} names no CAPTCluster in spec.infrastructureRef",
+                name(&cluster.metadata)
+            ));
         }
     };
     let infrastructure = match found {
@@ -254,7 +315,10 @@ fn network(seen: &Observed, cluster: &Cluster) -> Result<Variables, String> {
         Found::Unreadable(why) => return Err(format!("CAPTCluster {named} cannot be read: {why}")),
     };
     if ClusterOwner::of(&infrastructure.metadata).map(|owner| owner.uid) != cluster.metadata.uid.as_deref() {
-        return Err(format!("CAPTCluster {named} does not belong to Cluster {} yet", name(&cluster.metadata)));
+        return Err(format!(
+            "CAPTCluster {named} does not belong to Cluster {} yet",
+            name(&cluster.metadata)
+        ));
     }
     if is_deleting(&infrastructure.metadata) {
         return Err(format!("CAPTCluster {named} is being deleted"));
@@ -274,7 +338,10 @@ fn network(seen: &Observed, cluster: &Cluster) -> Result<Variables, String> {
     }
     match &seen.vpc_apply {
         Found::Present(apply)
-            if is_ours(&apply.metadata, infrastructure.metadata.uid.as_deref().unwrap_or_default()) && apply.is_ready() =>
+            if is_ours(
+                &apply.metadata,
+                infrastructure.metadata.uid.as_deref().unwrap_or_default(),
+            ) && apply.is_ready() =>
         {
             let outputs = apply.status.as_ref().map(|status| &status.outputs);
             Ok(eks_apply::network(&id, outputs.unwrap_or(&Variables::new())))
@@ -297,12 +364,19 @@ fn waiting_for_cluster(message: String) -> (Step, Situation) {
 }
 
 fn cluster_goes(cluster: &Cluster) -> (Step, Situation) {
-    waiting_for_cluster(format!("Cluster {} is being deleted: no EKS cluster is made any more", name(&cluster.metadata)))
+    waiting_for_cluster(format!(
+        "Cluster {} is being deleted: no EKS cluster is made any more",
+        name(&cluster.metadata)
+    ))
 }
 
 /// Terraform is at work on the wish, or about to be.
 fn underway(seen: &Observed, message: String, waits: &'static [Wait]) -> Situation {
-    let reason = if was_available(seen) { Ready::Updating } else { Ready::Creating };
+    let reason = if was_available(seen) {
+        Ready::Updating
+    } else {
+        Ready::Creating
+    };
     Situation::new(reason, message, waits)
 }
 
@@ -344,7 +418,11 @@ fn is_current(seen: &Observed, live: Option<&CaptControlPlane>) -> bool {
 
 /// Whether the apply shows whose it is in both ways: by its controller, and by the label that outlives a removed reference.
 fn is_marked(apply: &ObjectMeta, uid: &str) -> bool {
-    let controlled = apply.owner_references.iter().flatten().any(|owner| owner.controller == Some(true) && owner.uid == uid);
+    let controlled = apply
+        .owner_references
+        .iter()
+        .flatten()
+        .any(|owner| owner.controller == Some(true) && owner.uid == uid);
     controlled && label_of(apply, label::OWNER_UID) == Some(uid)
 }
 
@@ -355,7 +433,10 @@ fn label_of<'a>(metadata: &'a ObjectMeta, key: &str) -> Option<&'a str> {
 /// The condition that has these reasons, if it is there and its reason is one of them.
 fn typed<R: Reason>(conditions: &[Condition]) -> Option<(R, &Condition)> {
     let condition = conditions::find(conditions, R::TYPE)?;
-    R::ALL.iter().find(|reason| reason.as_str() == condition.reason).map(|reason| (*reason, condition))
+    R::ALL
+        .iter()
+        .find(|reason| reason.as_str() == condition.reason)
+        .map(|reason| (*reason, condition))
 }
 
 fn is_deleting(metadata: &ObjectMeta) -> bool {

@@ -486,7 +486,7 @@ fn transitions() {
             "demo-kubeconfig is being deleted",
         ),
     ] {
-        let plan = plan(&observed(Situation::Living(living)), at(1));
+        let plan = plan(&observed(Situation::Living(living.into())), at(1));
         let condition = condition(&plan);
         assert_eq!(plan.step, step, "{what}");
         assert_eq!(
@@ -529,7 +529,7 @@ fn without_a_cluster_nothing_is_done_and_the_last_word_stays() {
     );
 
     let mut control_plane = control_plane();
-    control_plane.status = plan(&observed(Situation::Living(settled())), at(1)).status;
+    control_plane.status = plan(&observed(Situation::Living(settled().into())), at(1)).status;
     seen.control_plane = control_plane.into();
     assert_eq!(
         plan(&seen, at(2)),
@@ -583,11 +583,16 @@ fn a_refusal_keeps_what_is_known_about_the_copies() {
         object: object.clone(),
         owner: "it has no controller".into(),
     };
+    let terminating = Failure::NamespaceTerminating { object: object.clone() };
     let broken = Failure::Misuse {
         object,
         what: "x".into(),
     };
-    for (failure, good, reason) in [(conflict, false, "OwnershipConflict"), (broken, true, "Failed")] {
+    for (failure, good, reason) in [
+        (conflict, false, "OwnershipConflict"),
+        (terminating, false, "NamespaceTerminating"),
+        (broken, true, "Failed"),
+    ] {
         let status = refused(&control_plane(), good, &failure, at(1));
         assert_eq!(
             (status.secrets_ready, status.conditions[0].reason.as_str()),
@@ -634,7 +639,7 @@ proptest! {
     /// A report that was written is not written again, whatever the time.
     #[test]
     fn planning_again_changes_nothing(living in living(), later in 2i64..1_000_000) {
-        let mut seen = observed(Situation::Living(living));
+        let mut seen = observed(Situation::Living(living.into()));
         let first = plan(&seen, at(1));
         let mut reported = control_plane();
         reported.status = first.status.clone();
@@ -648,7 +653,7 @@ proptest! {
     fn good_copies_outlive_every_trouble_of_the_source(living in living()) {
         let good = is_good(&living);
         let has_material = living.source == valid();
-        let plan = plan(&observed(Situation::Living(living)), at(1));
+        let plan = plan(&observed(Situation::Living(living.into())), at(1));
         if let Step::Write(deeds) = &plan.step
             && !has_material
         {
@@ -665,7 +670,7 @@ proptest! {
     #[test]
     fn strangers_are_left_alone_and_the_finalizer_comes_first(living in living()) {
         let (finalizer, copies) = (living.finalizer, living.copies.clone());
-        let plan = plan(&observed(Situation::Living(living)), at(1));
+        let plan = plan(&observed(Situation::Living(living.into())), at(1));
         if let Step::Write(deeds) = plan.step {
             prop_assert!(finalizer);
             for (which, _) in deeds {

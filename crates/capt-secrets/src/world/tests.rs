@@ -14,6 +14,9 @@ use super::*;
 const COPIES: [&str; 3] = ["demo-ca", "demo-control-plane-kubeconfig", "demo-kubeconfig"];
 const FINALIZER: &str = "controlplane.cluster.x-k8s.io/captsecrets";
 
+/// What is done to the world, and its name.
+type Row = (&'static str, fn(&World));
+
 /// Status and reason of SecretsReady.
 fn told(world: &World) -> (String, String) {
     let condition = secrets_ready(world);
@@ -100,6 +103,7 @@ fn a_new_cluster_gets_its_copies_in_cluster_apis_form() {
 fn a_quiet_cluster_costs_neither_reads_nor_writes() {
     let (world, worker) = settled();
     let (reads, writes) = (world.reads(), world.writes().len());
+    assert_eq!(reads, 2, "the source, before the finalizer and before the copies");
     // What other controllers write on the control plane wakes this one too.
     world.edit("captcontrolplanes", "demo-cp", |object| {
         object["status"]["phase"] = "Ready".into()
@@ -111,7 +115,7 @@ fn a_quiet_cluster_costs_neither_reads_nor_writes() {
 /// Each row does something to the copies; afterwards they are as before.
 #[test]
 fn drift_is_repaired() {
-    let repairs: [(&str, fn(&World)); 9] = [
+    let repairs: [Row; 9] = [
         ("deleted", |world| world.remove("secrets", "demo-kubeconfig")),
         ("other data", |world| {
             world.edit("secrets", "demo-ca", |secret| secret["data"]["tls.crt"] = "eA==".into())
@@ -222,7 +226,7 @@ fn copies_are_repaired_during_an_upgrade_too() {
 /// Before the gate nothing is read: the source is empty then, and its deadline has not begun.
 #[test]
 fn nothing_is_read_before_terraform_is_done_and_the_endpoint_published() {
-    let closed: [(&str, fn(&World)); 5] = [
+    let closed: [Row; 5] = [
         ("the apply is not ready", |world| {
             world.edit("workspacetemplateapplies", APPLY, |apply| {
                 apply["metadata"]["generation"] = 2.into()
@@ -253,22 +257,25 @@ fn nothing_is_read_before_terraform_is_done_and_the_endpoint_published() {
     }
 }
 
+fn annotate(world: &World, name: &str) {
+    world.edit("captcontrolplanes", "demo-cp", |object| {
+        object["metadata"]["annotations"] = json!({name: ""})
+    });
+}
+
 #[test]
 fn what_is_paused_moved_or_managed_elsewhere_is_left_alone() {
-    let annotated = |name: &'static str| {
-        move |world: &World| {
-            world.edit("captcontrolplanes", "demo-cp", |object| {
-                object["metadata"]["annotations"] = json!({name: ""})
-            })
-        }
-    };
-    let pause_cluster =
-        |world: &World| world.edit("clusters", "demo", |cluster| cluster["spec"]["paused"] = true.into());
-    let hands_off: [(&str, &dyn Fn(&World)); 4] = [
-        ("paused Cluster", &pause_cluster),
-        ("paused", &annotated("cluster.x-k8s.io/paused")),
-        ("managed elsewhere", &annotated("cluster.x-k8s.io/managed-by")),
-        ("moved", &annotated("clusterctl.cluster.x-k8s.io/delete-for-move")),
+    let hands_off: [Row; 4] = [
+        ("paused Cluster", |world| {
+            world.edit("clusters", "demo", |cluster| cluster["spec"]["paused"] = true.into())
+        }),
+        ("paused", |world| annotate(world, "cluster.x-k8s.io/paused")),
+        ("managed elsewhere", |world| {
+            annotate(world, "cluster.x-k8s.io/managed-by")
+        }),
+        ("moved", |world| {
+            annotate(world, "clusterctl.cluster.x-k8s.io/delete-for-move")
+        }),
     ];
     for (what, apply) in hands_off {
         let world = World::new();

@@ -58,7 +58,11 @@ pub(super) fn condition(type_: &str, status: &str, reason: &str, message: &str, 
 }
 
 fn owner(kind: &str, name: &str, uid: &str, controller: bool) -> Value {
-    let group = if kind == "Cluster" { "cluster.x-k8s.io/v1beta2" } else { "controlplane.cluster.x-k8s.io/v1beta1" };
+    let group = if kind == "Cluster" {
+        "cluster.x-k8s.io/v1beta2"
+    } else {
+        "controlplane.cluster.x-k8s.io/v1beta1"
+    };
     json!([{"apiVersion": group, "kind": kind, "name": name, "uid": uid, "controller": controller, "blockOwnerDeletion": true}])
 }
 
@@ -160,9 +164,18 @@ impl World {
         if value["spec"] != self.objects[key]["spec"] {
             value["metadata"]["generation"] = json!(generation + 1);
         }
-        let deleting = value.pointer("/metadata/deletionTimestamp").is_some_and(|time| !time.is_null());
-        let free = value.pointer("/metadata/finalizers").and_then(Value::as_array).is_none_or(Vec::is_empty);
-        if deleting && free { self.remove(key) } else { self.put(key, value) }
+        let deleting = value
+            .pointer("/metadata/deletionTimestamp")
+            .is_some_and(|time| !time.is_null());
+        let free = value
+            .pointer("/metadata/finalizers")
+            .and_then(Value::as_array)
+            .is_none_or(Vec::is_empty);
+        if deleting && free {
+            self.remove(key)
+        } else {
+            self.put(key, value)
+        }
     }
 
     /// Sets one value, making the objects on the way.
@@ -224,13 +237,17 @@ impl World {
         if self.objects.contains_key(APPLY) {
             return;
         }
-        let Step::CreateApply(apply) = self.plan().step else { panic!("not about to be made") };
+        let Step::CreateApply(apply) = self.plan().step else {
+            panic!("not about to be made")
+        };
         self.put(APPLY, created(&apply));
     }
 
     /// Another controller's condition on the control plane.
     pub(super) fn say(&mut self, type_: &str, status: &str, reason: &str, message: &str) {
-        self.edit(CONTROL_PLANE, |control_plane| set_condition(control_plane, condition(type_, status, reason, message, 1)));
+        self.edit(CONTROL_PLANE, |control_plane| {
+            set_condition(control_plane, condition(type_, status, reason, message, 1))
+        });
     }
 
     pub(super) fn apply_says(&mut self, reason: &str, message: &str) {
@@ -263,19 +280,27 @@ impl World {
 
     pub(super) fn live(&self, look: Look) -> Live {
         match look {
-            Look::BeforeCreate => Live::BeforeCreate {
+            Look::Create => Live::Create {
                 control_plane: self.read(CONTROL_PLANE),
                 cluster: self.read(CLUSTER),
                 infrastructure: self.read(INFRASTRUCTURE),
             },
-            Look::BeforeChange => Live::BeforeChange { control_plane: self.read(CONTROL_PLANE) },
-            Look::BeforeDeleteSelf => Live::BeforeDeleteSelf { cluster: self.read(CLUSTER) },
-            Look::BeforeLetGo => Live::BeforeLetGo { apply: self.read(APPLY) },
+            Look::Change => Live::Change {
+                control_plane: self.read(CONTROL_PLANE),
+            },
+            Look::DeleteSelf => Live::DeleteSelf {
+                cluster: self.read(CLUSTER),
+            },
+            Look::LetGo => Live::LetGo {
+                apply: self.read(APPLY),
+            },
         }
     }
 
     fn read<T: DeserializeOwned>(&self, key: &'static str) -> Option<Box<T>> {
-        self.objects.get(key).map(|value| serde_json::from_value(value.clone()).unwrap())
+        self.objects
+            .get(key)
+            .map(|value| serde_json::from_value(value.clone()).unwrap())
     }
 
     /// The plan before any live read.
@@ -300,7 +325,9 @@ impl World {
     /// Writes the report and takes no step.
     pub(super) fn report(&mut self) {
         if let Some(status) = self.plan().status {
-            self.edit(CONTROL_PLANE, |control_plane| apply_status(control_plane, &serde_json::to_value(status).unwrap()));
+            self.edit(CONTROL_PLANE, |control_plane| {
+                apply_status(control_plane, &serde_json::to_value(status).unwrap())
+            });
         }
     }
 
@@ -312,7 +339,11 @@ impl World {
     /// One pass. With `stale`, every cached object is the one before its last write; live reads and writes meet the real
     /// one.
     pub(super) fn pass_seeing(&mut self, stale: bool) -> Result<(), Stop> {
-        let seen = if stale { self.observed(&Stale(self)) } else { self.observed(self) };
+        let seen = if stale {
+            self.observed(&Stale(self))
+        } else {
+            self.observed(self)
+        };
         let Some(mut seen) = seen else { return Ok(()) };
         let mut planned = plan(&seen, self.now);
         if let Step::Look(look) = planned.step {
@@ -333,7 +364,9 @@ impl World {
         if same == before {
             return Ok(());
         }
-        self.write(CONTROL_PLANE, version.as_deref(), |control_plane| apply_status(control_plane, &status))
+        self.write(CONTROL_PLANE, version.as_deref(), |control_plane| {
+            apply_status(control_plane, &status)
+        })
     }
 
     fn perform(&mut self, seen: &Observed, step: Step) -> Result<Next, Stop> {
@@ -347,8 +380,13 @@ impl World {
             Step::Look(look) => panic!("{look:?} was answered"),
             Step::AddFinalizer => {
                 let version = seen.control_plane.metadata.resource_version.as_deref();
-                self.write(CONTROL_PLANE, version, |control_plane| add_finalizer(control_plane, GUARD))?;
-                let written = self.get(CONTROL_PLANE)["metadata"]["resourceVersion"].as_str().unwrap().to_owned();
+                self.write(CONTROL_PLANE, version, |control_plane| {
+                    add_finalizer(control_plane, GUARD)
+                })?;
+                let written = self.get(CONTROL_PLANE)["metadata"]["resourceVersion"]
+                    .as_str()
+                    .unwrap()
+                    .to_owned();
                 return Ok(Next::ReportOn(written));
             }
             Step::CreateApply(apply) => {
@@ -380,7 +418,11 @@ impl World {
             Step::DeleteApply => {
                 self.count()?;
                 // By UID: an apply that is on its way out, or gone, is not deleted twice.
-                if self.objects.get(APPLY).is_some_and(|apply| apply.pointer("/metadata/deletionTimestamp").is_none()) {
+                if self
+                    .objects
+                    .get(APPLY)
+                    .is_some_and(|apply| apply.pointer("/metadata/deletionTimestamp").is_none())
+                {
                     self.deletes += 1;
                     self.delete(APPLY);
                 }
@@ -401,7 +443,10 @@ impl World {
     }
 
     fn write(&mut self, key: &'static str, version: Option<&str>, change: impl FnOnce(&mut Value)) -> Result<(), Stop> {
-        let current = self.objects.get(key).map(|object| object["metadata"]["resourceVersion"].clone());
+        let current = self
+            .objects
+            .get(key)
+            .map(|object| object["metadata"]["resourceVersion"].clone());
         if current.is_none() || version.is_some_and(|version| current != Some(json!(version))) {
             return Err(Stop::Conflict);
         }
@@ -424,7 +469,11 @@ impl World {
         let before = self.version;
         let count = self.objects.len();
         if let Some(apply) = self.objects.get(APPLY).cloned() {
-            let has = |name: &str| apply["metadata"]["finalizers"].as_array().is_some_and(|all| all.contains(&json!(name)));
+            let has = |name: &str| {
+                apply["metadata"]["finalizers"]
+                    .as_array()
+                    .is_some_and(|all| all.contains(&json!(name)))
+            };
             let deleting = apply.pointer("/metadata/deletionTimestamp").is_some();
             if deleting {
                 if !has(HOLD) && has(WORKSPACE) {
@@ -439,10 +488,17 @@ impl World {
         if self.version != before || self.objects.len() != count {
             return true;
         }
-        let Some(control_plane) = self.objects.get(CONTROL_PLANE).cloned() else { return false };
+        let Some(control_plane) = self.objects.get(CONTROL_PLANE).cloned() else {
+            return false;
+        };
         let deleting = control_plane.pointer("/metadata/deletionTimestamp").is_some();
-        for (name, type_, reason) in [(ENDPOINT, "EndpointReady", "EndpointPublished"), (SECRETS, "SecretsReady", "Ready")] {
-            let has = control_plane["metadata"]["finalizers"].as_array().is_some_and(|all| all.contains(&json!(name)));
+        for (name, type_, reason) in [
+            (ENDPOINT, "EndpointReady", "EndpointPublished"),
+            (SECRETS, "SecretsReady", "Ready"),
+        ] {
+            let has = control_plane["metadata"]["finalizers"]
+                .as_array()
+                .is_some_and(|all| all.contains(&json!(name)));
             if deleting && has {
                 self.drop_finalizer(CONTROL_PLANE, name);
                 return true;
@@ -453,7 +509,11 @@ impl World {
             self.edit(CONTROL_PLANE, |control_plane| add_finalizer(control_plane, name));
             self.say(type_, "True", reason, "");
             if name == ENDPOINT {
-                self.set(CONTROL_PLANE, "/spec/controlPlaneEndpoint", json!({"host": "eks.example.com", "port": 443}));
+                self.set(
+                    CONTROL_PLANE,
+                    "/spec/controlPlaneEndpoint",
+                    json!({"host": "eks.example.com", "port": 443}),
+                );
             }
         }
         self.version != before
@@ -599,5 +659,8 @@ fn present<T>(found: Found<T>) -> Option<Arc<T>> {
 fn the_names_of_this_world_are_the_real_ones() {
     let world = World::new();
     let control_plane = Reads::control_plane(&world, &Key::namespaced("team", "demo-cp")).unwrap();
-    assert_eq!(APPLY, format!("WorkspaceTemplateApply/{}", eks_apply::name(&control_plane.metadata)));
+    assert_eq!(
+        APPLY,
+        format!("WorkspaceTemplateApply/{}", eks_apply::name(&control_plane.metadata))
+    );
 }

@@ -1,0 +1,784 @@
+//! A row per transition, and what holds for every plan.
+
+use proptest::prelude::*;
+use serde_json::{Value, json};
+
+use super::*;
+use crate::address::Invalid;
+
+fn endpoint(host: &str) -> ApiEndpoint {
+    ApiEndpoint {
+        host: host.into(),
+        port: 443,
+    }
+}
+
+/// Read as: W wanted, C the Cluster's, P the control plane's, I the infrastructure's.
+#[derive(Debug)]
+struct Scene(Observed);
+
+impl Scene {
+    /// A control plane with an owner, whose apply is ready and reports `w`.
+    fn new() -> Self {
+        Self(Observed {
+            control_plane: control_plane(json!({})).into(),
+            owner: Owner::Present(Parent {
+                name: "demo".into(),
+                paused: false,
+                endpoint: None,
+                other_control_plane: None,
+                infrastructure: Infrastructure::WithoutEndpoint,
+            }),
+            apply: told(Told::Address(endpoint("w"))),
+            live: true,
+        })
+    }
+
+    fn with(mut self, change: impl FnOnce(&mut Observed)) -> Self {
+        change(&mut self.0);
+        self
+    }
+
+    fn parent(self, change: impl FnOnce(&mut Parent)) -> Self {
+        self.with(|seen| match &mut seen.owner {
+            Owner::Present(parent) => change(parent),
+            other => panic!("{other:?}"),
+        })
+    }
+
+    fn cached(self) -> Self {
+        self.with(|seen| seen.live = false)
+    }
+
+    fn c(self, host: &str) -> Self {
+        self.parent(|parent| parent.endpoint = Some(endpoint(host)))
+    }
+
+    fn p(self, host: &str) -> Self {
+        self.patched(json!({"spec": {"controlPlaneEndpoint": {"host": host, "port": 443}}}))
+    }
+
+    fn i(self, host: &str) -> Self {
+        let infrastructure = Infrastructure::WithEndpoint {
+            name: "net".into(),
+            endpoint: endpoint(host),
+        };
+        self.parent(|parent| parent.infrastructure = infrastructure)
+    }
+
+    fn apply(self, apply: Apply) -> Self {
+        self.with(|seen| seen.apply = apply)
+    }
+
+    fn finalizer(self) -> Self {
+        self.patched(json!({"metadata": {"finalizers": ["controlplane.cluster.x-k8s.io/captendpoint"]}}))
+    }
+
+    /// `host` was published before, as far as the control plane knows.
+    fn reported(self, host: &str) -> Self {
+        let said = json!([{
+            "type": "EndpointReady", "status": "True", "reason": "EndpointPublished", "message": "said before",
+            "lastTransitionTime": "2026-01-01T00:00:00Z", "observedGeneration": 4,
+        }]);
+        self.p(host)
+            .finalizer()
+            .patched(json!({"status": {"endpoint": format!("{host}:443"), "conditions": said}}))
+    }
+
+    fn deleting(self) -> Self {
+        self.finalizer()
+            .patched(json!({"metadata": {"deletionTimestamp": "2026-01-01T00:00:00Z"}}))
+    }
+
+    fn annotated(self, key: &str) -> Self {
+        self.patched(json!({"metadata": {"annotations": {key: ""}}}))
+    }
+
+    fn patched(self, change: Value) -> Self {
+        self.with(|seen| {
+            let mut object = serde_json::to_value(&*seen.control_plane).unwrap();
+            json_patch::merge(&mut object, &change);
+            seen.control_plane = serde_json::from_value::<CaptControlPlane>(object).unwrap().into();
+        })
+    }
+
+    fn plan(&self) -> Plan {
+        plan(&self.0)
+    }
+}
+
+fn control_plane(change: Value) -> CaptControlPlane {
+    let mut object = json!({
+        "apiVersion": "controlplane.cluster.x-k8s.io/v1beta1", "kind": "CAPTControlPlane",
+        "metadata": {"name": "demo-cp", "namespace": "ns", "uid": "cp", "resourceVersion": "1", "generation": 4},
+        "spec": {"version": "1.31", "workspaceTemplateRef": {"name": "t"}, "controlPlaneConfig": {"region": "eu-west-1"}},
+    });
+    json_patch::merge(&mut object, &change);
+    serde_json::from_value(object).unwrap()
+}
+
+fn told(told: Told) -> Apply {
+    Apply::Present {
+        ready: true,
+        revision: Some("r1".into()),
+        told,
+    }
+}
+
+fn not_ready() -> Apply {
+    Apply::Present {
+        ready: false,
+        revision: Some("r1".into()),
+        told: Told::Address(endpoint("w")),
+    }
+}
+
+fn invalid() -> Apply {
+    told(Told::Invalid(Place::Output, Invalid::Scheme))
+}
+
+/// The writes as text: F finalizer, C and P with their new value.
+fn step(plan: &Plan) -> String {
+    match &plan.step {
+        Step::Nothing => "-".into(),
+        Step::Look => "look".into(),
+        Step::LetGo { clear: true } => "clear, let go".into(),
+        Step::LetGo { clear: false } => "let go".into(),
+        Step::Publish(writes) => {
+            let finalizer = writes.finalizer.then(|| "F".to_owned());
+            let cluster = writes.cluster.as_ref().map(|endpoint| format!("C={}", endpoint.host));
+            let control_plane = writes
+                .control_plane
+                .as_ref()
+                .map(|endpoint| format!("P={}", endpoint.host));
+            [finalizer, cluster, control_plane]
+                .into_iter()
+                .flatten()
+                .collect::<Vec<_>>()
+                .join(" ")
+        }
+    }
+}
+
+/// Status, reason, endpoint.
+fn said(plan: &Plan) -> (&str, &str, Option<&str>) {
+    plan.report.as_ref().map_or(("", "", None), |report| {
+        (
+            report.ready.status.as_str(),
+            report.ready.reason.as_str(),
+            report.endpoint.as_deref(),
+        )
+    })
+}
+
+fn message(plan: &Plan) -> &str {
+    plan.report.as_ref().map_or("", |report| report.ready.message.as_str())
+}
+
+/// The table of who owns the Cluster's endpoint. The first row that matches decides.
+#[test]
+fn ours_or_theirs_is_decided_by_value() {
+    const W: Option<&str> = Some("w:443");
+    let scene = || Scene::new().finalizer();
+    for (case, scene, writes, reason, words) in [
+        (
+            "I set",
+            scene().i("i"),
+            "P=w",
+            "UserSupplied",
+            "takes i:443 from CAPTCluster net",
+        ),
+        (
+            "I set, C copied from it",
+            scene().i("i").c("i").p("w"),
+            "-",
+            "UserSupplied",
+            "w:443",
+        ),
+        (
+            "I set, C ours",
+            scene().i("i").c("old").p("old"),
+            "P=w",
+            "UserSupplied",
+            "takes i:443",
+        ),
+        (
+            "C absent",
+            scene(),
+            "C=w P=w",
+            "EndpointPublished",
+            "published to Cluster demo",
+        ),
+        ("C absent, P published", scene().p("w"), "C=w", "EndpointPublished", ""),
+        (
+            "C absent, P outdated",
+            scene().p("old"),
+            "C=w P=w",
+            "EndpointPublished",
+            "",
+        ),
+        ("C = W", scene().c("w"), "P=w", "EndpointPublished", ""),
+        (
+            "C = W = P",
+            scene().c("w").p("w"),
+            "-",
+            "EndpointPublished",
+            "w:443, revision r1, is published to Cluster demo",
+        ),
+        (
+            "C = W, P a user's",
+            scene().c("w").p("user"),
+            "P=w",
+            "EndpointPublished",
+            "",
+        ),
+        ("C = P", scene().c("old").p("old"), "C=w P=w", "EndpointPublished", ""),
+        (
+            "C a user's",
+            scene().c("user").p("w"),
+            "-",
+            "UserSupplied",
+            "w:443, revision r1, is what EKS reports; Cluster demo has user:443",
+        ),
+        (
+            "C a user's, P absent",
+            scene().c("user"),
+            "P=w",
+            "UserSupplied",
+            "user:443",
+        ),
+        (
+            "C a user's, P outdated",
+            scene().c("user").p("old"),
+            "P=w",
+            "UserSupplied",
+            "user:443",
+        ),
+        (
+            "another control plane is the Cluster's",
+            scene().parent(|parent| parent.other_control_plane = Some("CAPTControlPlane x".into())),
+            "P=w",
+            "EndpointPublished",
+            "Cluster demo is left alone, because its control plane is CAPTControlPlane x",
+        ),
+    ] {
+        let plan = scene.plan();
+        assert_eq!(step(&plan), writes, "{case}");
+        assert_eq!(said(&plan), ("True", reason, W), "{case}");
+        assert!(message(&plan).contains(words), "{case}: {}", message(&plan));
+    }
+}
+
+#[test]
+fn what_depends_on_the_cluster_is_read_again_first() {
+    for (case, scene, expected) in [
+        ("to add", Scene::new(), "look"),
+        ("to replace", Scene::new().finalizer().c("old").p("old"), "look"),
+        (
+            "a user's, which may be our own of a moment ago",
+            Scene::new().finalizer().c("old").p("w"),
+            "look",
+        ),
+        ("nothing to write there", Scene::new().finalizer().c("w"), "P=w"),
+        ("nothing to write at all", Scene::new().reported("w").c("w"), "-"),
+        ("the user's infrastructure", Scene::new().finalizer().i("i"), "P=w"),
+        ("to clear", Scene::new().deleting().c("w").p("w"), "look"),
+        (
+            "nothing to clear, as far as the cache knows",
+            Scene::new().deleting(),
+            "look",
+        ),
+        (
+            "no Cluster, as far as the cache knows",
+            Scene::new().deleting().with(|seen| seen.owner = Owner::Gone),
+            "look",
+        ),
+        (
+            "no owner: nothing to look at",
+            Scene::new().deleting().with(|seen| seen.owner = Owner::NotSet),
+            "let go",
+        ),
+    ] {
+        let plan = scene.cached().plan();
+        assert_eq!(step(&plan), expected, "{case}");
+        assert_eq!(
+            plan.report.is_none(),
+            expected == "look",
+            "{case}: nothing is said on doubtful grounds"
+        );
+    }
+}
+
+#[test]
+fn a_users_endpoint_is_not_read_again_once_it_was_reported() {
+    let scene = Scene::new().finalizer().c("user").p("w");
+    let report = scene.plan().report.unwrap();
+    let told = scene.cached().with(|seen| {
+        let mut control_plane = (*seen.control_plane).clone();
+        control_plane.status = Some(report.status(&control_plane, Timestamp::UNIX_EPOCH));
+        seen.control_plane = control_plane.into();
+    });
+    assert_eq!(step(&told.plan()), "-");
+    // A new revision is news.
+    assert_eq!(
+        step(
+            &told
+                .apply(Apply::Present {
+                    ready: true,
+                    revision: None,
+                    told: Told::Address(endpoint("w"))
+                })
+                .plan()
+        ),
+        "look"
+    );
+}
+
+/// Nothing is overwritten when there is nothing to write, and what was published before stands.
+#[test]
+fn without_an_address() {
+    type Row = (&'static str, Apply, &'static str, &'static str, &'static str);
+    let rows: [Row; 10] = [
+        (
+            "no apply",
+            Apply::Absent,
+            "WaitingForWorkspace",
+            "EndpointPublished",
+            "waiting for WorkspaceTemplateApply demo-cp-eks-controlplane-apply",
+        ),
+        (
+            "unreadable",
+            Apply::Unreadable,
+            "WaitingForWorkspace",
+            "EndpointPublished",
+            "cannot be read",
+        ),
+        (
+            "somebody else's",
+            Apply::Foreign,
+            "WaitingForWorkspace",
+            "EndpointPublished",
+            "belongs to something else",
+        ),
+        (
+            "not ready",
+            not_ready(),
+            "WaitingForWorkspace",
+            "EndpointPublished",
+            "is ready",
+        ),
+        (
+            "too early",
+            Apply::Present {
+                ready: false,
+                revision: None,
+                told: Told::NotYet,
+            },
+            "WaitingForWorkspace",
+            "EndpointPublished",
+            "is ready",
+        ),
+        (
+            "no secret named",
+            told(Told::Missing(Missing::SecretNotNamed)),
+            "EndpointMissing",
+            "EndpointMissing",
+            "no output cluster_endpoint",
+        ),
+        (
+            "no secret",
+            told(Told::Missing(Missing::SecretAbsent("s".into()))),
+            "EndpointMissing",
+            "EndpointMissing",
+            "secret s does not exist",
+        ),
+        (
+            "no key",
+            told(Told::Missing(Missing::KeyAbsent("s".into()))),
+            "EndpointMissing",
+            "EndpointMissing",
+            "secret s has no such key",
+        ),
+        (
+            "invalid output",
+            invalid(),
+            "EndpointInvalid",
+            "EndpointInvalid",
+            "its scheme is not https",
+        ),
+        (
+            "invalid secret",
+            told(Told::Invalid(Place::Secret("s".into()), Invalid::NotText)),
+            "EndpointInvalid",
+            "EndpointInvalid",
+            "key cluster_endpoint of Secret s",
+        ),
+    ];
+    for (case, apply, reason, later, words) in rows {
+        let first = Scene::new().apply(apply.clone()).plan();
+        assert_eq!(
+            (step(&first).as_str(), said(&first)),
+            ("-", ("False", reason, None)),
+            "{case}"
+        );
+        assert!(message(&first).contains(words), "{case}: {}", message(&first));
+
+        let plan = Scene::new().reported("old").c("old").apply(apply.clone()).plan();
+        assert_eq!(
+            (step(&plan).as_str(), said(&plan)),
+            ("-", ("True", later, Some("old:443"))),
+            "{case}, published before"
+        );
+        let expected = if later == reason {
+            "the published endpoint old:443 stays"
+        } else {
+            "said before"
+        };
+        assert!(message(&plan).contains(expected), "{case}: {}", message(&plan));
+
+        let lost = Scene::new()
+            .reported("old")
+            .patched(json!({"spec": {"controlPlaneEndpoint": null}}))
+            .apply(apply)
+            .plan();
+        assert_eq!(said(&lost).0, "False", "{case}, and what was published is gone");
+    }
+}
+
+#[test]
+fn an_endpoint_of_an_earlier_version_gets_its_finalizer() {
+    for apply in [Apply::Absent, not_ready(), invalid()] {
+        assert_eq!(step(&Scene::new().c("old").p("old").apply(apply.clone()).plan()), "F");
+        assert_eq!(
+            step(&Scene::new().c("old").p("old").finalizer().apply(apply.clone()).plan()),
+            "-"
+        );
+        assert_eq!(step(&Scene::new().c("user").p("old").apply(apply.clone()).plan()), "-");
+        assert_eq!(
+            step(&Scene::new().apply(apply).plan()),
+            "-",
+            "two absences are not equal"
+        );
+    }
+}
+
+#[test]
+fn the_finalizer_comes_with_the_first_write_and_comes_back() {
+    assert_eq!(step(&Scene::new().plan()), "F C=w P=w");
+    assert_eq!(
+        step(
+            &Scene::new()
+                .reported("w")
+                .c("w")
+                .patched(json!({"metadata": {"finalizers": null}}))
+                .plan()
+        ),
+        "F"
+    );
+    assert_eq!(
+        step(&Scene::new().apply(not_ready()).plan()),
+        "-",
+        "nothing to protect yet"
+    );
+}
+
+#[test]
+fn a_value_of_somebody_else_is_displaced_and_our_own_is_replaced() {
+    let displaced = |scene: &Scene| match scene.plan().step {
+        Step::Publish(writes) => writes.displaced,
+        _ => None,
+    };
+    assert_eq!(displaced(&Scene::new().p("user")), Some(endpoint("user")));
+    assert_eq!(
+        displaced(&Scene::new().reported("w").p("user").c("w")),
+        Some(endpoint("user"))
+    );
+    assert_eq!(
+        displaced(&Scene::new().reported("old").c("old")),
+        None,
+        "ours, and EKS has another now"
+    );
+    assert_eq!(displaced(&Scene::new()), None);
+
+    // Written while Terraform was at work: it is still told from ours afterwards.
+    let busy = Scene::new().reported("w").p("user").c("w").apply(not_ready());
+    let later = after(&busy, &busy.plan()).apply(told(Told::Address(endpoint("w"))));
+    assert_eq!(displaced(&later), Some(endpoint("user")));
+    assert_eq!(displaced(&Scene::new().p("w")), None);
+}
+
+#[test]
+fn nothing_is_done_before_the_owner_is_there() {
+    for owner in [Owner::NotSet, Owner::Gone] {
+        let first = Scene::new().with(|seen| seen.owner = owner.clone()).plan();
+        assert_eq!(
+            (step(&first).as_str(), said(&first)),
+            ("-", ("False", "WaitingForCluster", None))
+        );
+        let later = Scene::new().reported("w").with(|seen| seen.owner = owner).plan();
+        assert_eq!(later, Plan::NOTHING, "the last word stays");
+    }
+}
+
+#[test]
+fn infrastructure_that_cannot_be_read_may_hold_a_users_endpoint() {
+    let unreadable =
+        |scene: Scene| scene.parent(|parent| parent.infrastructure = Infrastructure::Unreadable("net".into()));
+    let first = unreadable(Scene::new()).plan();
+    assert_eq!(
+        (step(&first).as_str(), said(&first)),
+        ("-", ("False", "WaitingForCluster", None))
+    );
+    assert!(message(&first).contains("CAPTCluster net"));
+    let later = unreadable(Scene::new().reported("old").c("old")).plan();
+    assert_eq!(
+        (step(&later).as_str(), said(&later)),
+        ("-", ("True", "WaitingForCluster", Some("old:443")))
+    );
+    let going = unreadable(Scene::new().deleting().c("w").p("w")).plan();
+    assert_eq!(step(&going), "let go", "what may be a user's is not cleared");
+}
+
+#[test]
+fn deletion() {
+    let scene = || Scene::new().deleting();
+    for (case, scene, expected, words) in [
+        (
+            "C = P",
+            scene().c("w").p("w"),
+            "clear, let go",
+            "Cluster demo has no endpoint",
+        ),
+        (
+            "C = P, apply gone",
+            scene().c("w").p("w").apply(Apply::Absent),
+            "clear, let go",
+            "",
+        ),
+        (
+            "C = P, invalid source",
+            scene().c("old").p("old").apply(invalid()),
+            "clear, let go",
+            "",
+        ),
+        ("C = P, outdated", scene().c("old").p("old"), "clear, let go", ""),
+        (
+            "C = W: a pass was cut off before it wrote P",
+            scene().c("w"),
+            "clear, let go",
+            "",
+        ),
+        (
+            "C = W, P outdated: the same",
+            scene().c("w").p("old").apply(not_ready()),
+            "clear, let go",
+            "",
+        ),
+        ("I set", scene().c("w").p("w").i("w"), "let go", "stays"),
+        ("C absent", scene().p("w"), "let go", "Cluster demo has no endpoint"),
+        ("C and P absent", scene().apply(Apply::Absent), "let go", ""),
+        (
+            "C a user's",
+            scene().c("user").p("w"),
+            "let go",
+            "user:443, the endpoint of Cluster demo, is not from here and stays",
+        ),
+        (
+            "no owner",
+            scene().with(|seen| seen.owner = Owner::NotSet),
+            "let go",
+            "no Cluster owns",
+        ),
+        (
+            "no Cluster",
+            scene().with(|seen| seen.owner = Owner::Gone),
+            "let go",
+            "is gone",
+        ),
+    ] {
+        let plan = scene.plan();
+        assert_eq!(step(&plan), expected, "{case}");
+        assert_eq!(said(&plan), ("False", "EndpointCleared", None), "{case}");
+        assert!(message(&plan).contains(words), "{case}: {}", message(&plan));
+        assert_eq!(
+            scene.patched(json!({"metadata": {"finalizers": null}})).plan(),
+            Plan::NOTHING,
+            "{case}, done"
+        );
+    }
+}
+
+#[test]
+fn what_is_left_alone_is_not_written_to() {
+    let scenes: [fn() -> Scene; 3] = [
+        Scene::new,
+        || Scene::new().deleting().c("w").p("w"),
+        || Scene::new().reported("old").c("old"),
+    ];
+    for scene in scenes {
+        for left_alone in [
+            scene().annotated("cluster.x-k8s.io/paused"),
+            scene().annotated("cluster.x-k8s.io/managed-by"),
+            scene().annotated("clusterctl.cluster.x-k8s.io/delete-for-move"),
+            scene().parent(|parent| parent.paused = true),
+            scene().with(|seen| seen.owner = Owner::Unreadable),
+        ] {
+            assert_eq!(left_alone.plan(), Plan::NOTHING);
+            assert_eq!(left_alone.cached().plan(), Plan::NOTHING);
+        }
+    }
+}
+
+#[test]
+fn a_refusal_is_shown_and_what_was_published_stands() {
+    let first = refused(&control_plane(json!({})), "no".into());
+    assert_eq!((first.ready.status, first.endpoint), (Status::False, None));
+    let later = refused(&Scene::new().reported("w").0.control_plane, "no".into());
+    assert_eq!(
+        (later.ready.status, later.endpoint.as_deref()),
+        (Status::True, Some("w:443"))
+    );
+    assert_eq!(later.ready.reason, EndpointReady::EndpointUpdateFailed);
+    assert_eq!(later.ready.message, "no; the published endpoint w:443 stays");
+}
+
+/// Saying the same thing again must not make the message longer.
+#[test]
+fn a_message_does_not_grow_from_pass_to_pass() {
+    for apply in [invalid(), not_ready(), told(Told::Missing(Missing::SecretNotNamed))] {
+        let scene = Scene::new().reported("old").c("old").apply(apply);
+        let first = scene.plan();
+        let again = after(&scene, &first).plan();
+        assert_eq!(first.report, again.report);
+    }
+}
+
+/// The world after the plan was carried out.
+fn after(scene: &Scene, plan: &Plan) -> Scene {
+    let mut seen = scene.0.clone();
+    let mut control_plane = (*seen.control_plane).clone();
+    if let Step::Publish(writes) = &plan.step {
+        if writes.finalizer {
+            control_plane
+                .metadata
+                .finalizers
+                .get_or_insert_default()
+                .push("controlplane.cluster.x-k8s.io/captendpoint".into());
+        }
+        if let (Some(endpoint), Owner::Present(parent)) = (&writes.cluster, &mut seen.owner) {
+            parent.endpoint = Some(endpoint.clone());
+        }
+        if let Some(endpoint) = &writes.control_plane {
+            control_plane.spec.control_plane_endpoint = Some(endpoint.clone());
+        }
+    }
+    if let Step::LetGo { clear } = plan.step {
+        control_plane.metadata.finalizers = None;
+        if let (true, Owner::Present(parent)) = (clear, &mut seen.owner) {
+            parent.endpoint = None;
+        }
+    }
+    if let Some(report) = &plan.report {
+        control_plane.status = Some(report.status(&control_plane, Timestamp::UNIX_EPOCH));
+    }
+    seen.control_plane = control_plane.into();
+    Scene(seen)
+}
+
+fn maybe(scene: Scene, change: impl FnOnce(Scene, &str) -> Scene, host: Option<&str>) -> Scene {
+    match host {
+        Some(host) => change(scene, host),
+        None => scene,
+    }
+}
+
+fn any_scene() -> impl Strategy<Value = Scene> {
+    let host = || proptest::option::of(proptest::sample::select(vec!["w", "old", "user"]));
+    let apply = proptest::sample::select(vec![
+        Apply::Absent,
+        Apply::Unreadable,
+        Apply::Foreign,
+        not_ready(),
+        invalid(),
+        told(Told::Missing(Missing::SecretNotNamed)),
+        told(Told::Address(endpoint("w"))),
+    ]);
+    let owner = 0..6u8;
+    (
+        host(),
+        host(),
+        proptest::option::of(Just("i")),
+        host(),
+        apply,
+        owner,
+        any::<[bool; 3]>(),
+    )
+        .prop_map(|(c, p, i, reported, apply, owner, [finalizer, deleting, other])| {
+            let mut scene = maybe(Scene::new().apply(apply), Scene::reported, reported);
+            scene = maybe(scene, Scene::c, c);
+            scene = maybe(scene, Scene::p, p);
+            scene = maybe(scene, Scene::i, i);
+            if finalizer {
+                scene = scene.finalizer();
+            }
+            if other {
+                scene = scene.parent(|parent| parent.other_control_plane = Some("CAPTControlPlane x".into()));
+            }
+            if deleting {
+                scene = scene.deleting();
+            }
+            scene.with(|seen| match owner {
+                0 => seen.owner = Owner::NotSet,
+                1 => seen.owner = Owner::Gone,
+                _ => {}
+            })
+        })
+}
+
+proptest! {
+    /// One pass reaches the goal, whatever stands there: a second one finds nothing to write and nothing new to say.
+    #[test]
+    fn a_plan_that_was_carried_out_is_not_repeated(scene in any_scene()) {
+        let first = scene.plan();
+        let then = after(&scene, &first);
+        let second = then.plan();
+        prop_assert_eq!(step(&second), "-");
+        if let Some(report) = &second.report {
+            prop_assert_eq!(Some(report), first.report.as_ref());
+        }
+        // Nor does the cache's word, once it has caught up, make it doubtful.
+        prop_assert_eq!(step(&then.cached().plan()), "-");
+    }
+
+    /// What a user set, on the Cluster or on the infrastructure, is never touched.
+    #[test]
+    fn a_users_endpoint_is_never_overwritten(scene in any_scene()) {
+        let Owner::Present(parent) = &scene.0.owner else { return Ok(()) };
+        let p = current(&scene.0.control_plane).map(|endpoint| endpoint.host.as_str());
+        let c = parent.endpoint.as_ref().map(|endpoint| endpoint.host.as_str());
+        let is_users = c.is_some_and(|c| c != "w" && Some(c) != p) || matches!(parent.infrastructure, Infrastructure::WithEndpoint { .. });
+        if is_users {
+            let writes_cluster = match scene.plan().step {
+                Step::Publish(writes) => writes.cluster.is_some(),
+                Step::LetGo { clear } => clear,
+                Step::Nothing | Step::Look => false,
+            };
+            prop_assert!(!writes_cluster);
+        }
+    }
+
+    /// Every report holds exactly the fields of this controller, and says "ready" with an endpoint or not at all.
+    #[test]
+    fn every_report_is_whole(scene in any_scene()) {
+        if let Some(report) = scene.plan().report {
+            let status = report.status(&scene.0.control_plane, Timestamp::UNIX_EPOCH);
+            prop_assert_eq!(status.conditions.len(), 1);
+            prop_assert_eq!(status.conditions[0].status == "True", status.endpoint.is_some());
+            prop_assert_eq!(status.conditions[0].observed_generation, Some(4));
+            prop_assert!(!status.conditions[0].message.is_empty());
+            let told = serde_json::to_value(&status).unwrap();
+            let fields: Vec<&String> = told.as_object().unwrap().keys().collect();
+            prop_assert!(fields.iter().all(|field| ["endpoint", "conditions"].contains(&field.as_str())), "{:?}", fields);
+        }
+    }
+}
