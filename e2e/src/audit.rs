@@ -1,10 +1,13 @@
 //! The API server's audit log: who asked for what, and how often.
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::fs::File;
 use std::io::{BufRead, BufReader};
 
 use anyhow::{Context, Result};
+use jiff::Timestamp;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::MicroTime;
 use serde::Deserialize;
 
 use crate::environment::Environment;
@@ -18,6 +21,7 @@ pub struct Request {
     object_ref: Option<ObjectRef>,
     response_status: Option<ResponseStatus>,
     stage: String,
+    request_received_timestamp: MicroTime,
 }
 
 #[derive(Debug, Clone, Deserialize)]
@@ -25,16 +29,33 @@ struct User {
     username: String,
 }
 
-#[derive(Debug, Clone, Deserialize)]
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
 struct ObjectRef {
-    #[serde(default)]
+    api_group: String,
     resource: String,
+    subresource: String,
+    namespace: String,
+    name: String,
 }
 
 #[derive(Debug, Clone, Deserialize)]
 struct ResponseStatus {
     #[serde(default)]
     code: u16,
+    details: Option<Details>,
+}
+
+#[derive(Debug, Clone, Deserialize)]
+struct Details {
+    #[serde(default)]
+    causes: Vec<Cause>,
+}
+
+#[derive(Debug, Clone, Deserialize)]
+struct Cause {
+    #[serde(default)]
+    reason: String,
 }
 
 impl Request {
@@ -46,8 +67,60 @@ impl Request {
         self.object_ref.as_ref().map_or("", |object| object.resource.as_str())
     }
 
+    pub fn group(&self) -> &str {
+        self.object_ref.as_ref().map_or("", |object| object.api_group.as_str())
+    }
+
+    /// The resource as permissions name it: `clusters`, or `clusters/status`.
+    pub fn resource_path(&self) -> String {
+        match &self.object_ref {
+            Some(object) if !object.subresource.is_empty() => format!("{}/{}", object.resource, object.subresource),
+            _ => self.resource().to_owned(),
+        }
+    }
+
+    pub fn received(&self) -> Timestamp {
+        self.request_received_timestamp.0
+    }
+
+    pub fn is_write(&self) -> bool {
+        matches!(
+            self.verb.as_str(),
+            "create" | "update" | "patch" | "delete" | "deletecollection"
+        )
+    }
+
+    /// Refused for want of a permission, by authorization or by admission. Nobody may create in a namespace that is
+    /// going, so that is no missing permission.
+    pub fn lacked_permission(&self) -> bool {
+        let details = self
+            .response_status
+            .as_ref()
+            .and_then(|status| status.details.as_ref());
+        let causes = details.map_or(&[][..], |details| &details.causes);
+        self.code() == 403 && !causes.iter().any(|cause| cause.reason == "NamespaceTerminating")
+    }
+
     pub fn code(&self) -> u16 {
         self.response_status.as_ref().map_or(0, |status| status.code)
+    }
+}
+
+impl fmt::Display for Request {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (namespace, name) = self
+            .object_ref
+            .as_ref()
+            .map_or(("", ""), |object| (&object.namespace, &object.name));
+        write!(
+            f,
+            "{} {} {} {} {namespace}/{name}: {}",
+            self.received(),
+            self.user(),
+            self.verb,
+            self.resource_path(),
+            self.code()
+        )
     }
 }
 
@@ -111,13 +184,23 @@ impl Audit {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use serde_json::{Value, json};
+
+    fn parsed(fields: Value) -> Request {
+        let mut event = json!({
+            "verb": "get", "stage": "ResponseComplete", "user": {"username": "a"},
+            "objectRef": {"resource": "secrets"}, "responseStatus": {"code": 403},
+            "requestReceivedTimestamp": "2026-01-02T03:04:05.678901Z",
+        });
+        event
+            .as_object_mut()
+            .unwrap()
+            .extend(fields.as_object().unwrap().clone());
+        serde_json::from_value(event).unwrap()
+    }
 
     fn request(user: &str, verb: &str) -> Request {
-        serde_json::from_value(serde_json::json!({
-            "verb": verb, "stage": "ResponseComplete", "user": {"username": user},
-            "objectRef": {"resource": "secrets"}, "responseStatus": {"code": 403},
-        }))
-        .unwrap()
+        parsed(json!({"verb": verb, "user": {"username": user}}))
     }
 
     #[test]
@@ -141,10 +224,29 @@ mod tests {
 
     #[test]
     fn a_request_tells_its_object_and_answer() {
-        let request = request("a", "get");
+        let request = parsed(json!({"verb": "patch", "objectRef": {
+            "apiGroup": "cluster.x-k8s.io", "resource": "clusters", "subresource": "status", "namespace": "n", "name": "c",
+        }}));
         assert_eq!(
-            (request.user(), request.resource(), request.code()),
-            ("a", "secrets", 403)
+            (request.group(), request.resource(), request.resource_path().as_str()),
+            ("cluster.x-k8s.io", "clusters", "clusters/status")
         );
+        assert!(request.is_write());
+        assert_eq!(
+            request.to_string(),
+            "2026-01-02T03:04:05.678901Z a patch clusters/status n/c: 403"
+        );
+        assert_eq!(parsed(json!({})).resource_path(), "secrets");
+    }
+
+    #[test]
+    fn a_namespace_that_is_going_is_no_missing_permission() {
+        let answered = |code: u16, causes: Value| {
+            parsed(json!({"responseStatus": {"code": code, "details": {"causes": causes}}})).lacked_permission()
+        };
+        assert!(parsed(json!({})).lacked_permission());
+        assert!(answered(403, json!([])));
+        assert!(!answered(403, json!([{"reason": "NamespaceTerminating"}])));
+        assert!(!answered(409, json!([])));
     }
 }

@@ -1,8 +1,10 @@
 //! What the tests on a real control plane share: a client, and a namespace of their own.
 
+use std::path::PathBuf;
+use std::process::{Command, Output};
 use std::time::Duration;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, bail, ensure};
 use k8s_openapi::api::core::v1::Namespace;
 use kube::api::{DynamicObject, ObjectMeta, PostParams};
 use kube::core::GroupVersionKind;
@@ -43,6 +45,46 @@ pub async fn namespace(client: &Client, prefix: &str) -> Result<String> {
 pub fn environment() -> Result<Environment> {
     let name = std::env::var("CAPT_ENV").context("no environment: run the tests with `make test-e2e`")?;
     Environment::named(&name)
+}
+
+/// An environment that a test may break; it is taken down when the test ends, however it ends.
+pub struct Scratch {
+    pub environment: Environment,
+    program: PathBuf,
+}
+
+impl Scratch {
+    /// `program` is capt-e2e itself, whose path only an integration test knows.
+    pub fn named(program: &str, name: &str) -> Result<Self> {
+        let scratch = Self {
+            environment: Environment::named(name)?,
+            program: program.into(),
+        };
+        // What a killed run left behind would be taken for this test's own.
+        scratch.run(&["down"])?;
+        Ok(scratch)
+    }
+
+    pub fn run(&self, arguments: &[&str]) -> Result<Output> {
+        let output = Command::new(&self.program)
+            .args(["--env", self.environment.name()])
+            .args(arguments)
+            .output();
+        output.with_context(|| format!("cannot run {}", self.program.display()))
+    }
+
+    /// Starts what is not running, and returns when everything is ready.
+    pub fn up(&self, flags: &[&str]) -> Result<()> {
+        let output = self.run(&[&["up"], flags].concat())?;
+        ensure!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        Ok(())
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        let _ = self.run(&["down"]);
+    }
 }
 
 /// Objects of a kind, in a namespace or in none.

@@ -5,8 +5,8 @@ use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
 use anyhow::{Context, Result, ensure};
-use capt_e2e::environment::{Environment, Port};
-use capt_e2e::testing::{condition, create, objects, until};
+use capt_e2e::environment::Port;
+use capt_e2e::testing::{Scratch, condition, create, objects, until};
 use capt_e2e::{audit, components, process, testing, up};
 use k8s_openapi::api::core::v1::{ConfigMap, Secret};
 use kube::api::{DeleteParams, DynamicObject, PostParams};
@@ -172,29 +172,10 @@ async fn the_audit_log_tells_the_components_apart() -> Result<()> {
     Ok(())
 }
 
-/// An environment that a test may break; it is taken down when the test ends, however it ends.
-struct Scratch(Environment);
-
-impl Scratch {
-    fn named(name: &str) -> Result<Self> {
-        Ok(Self(Environment::named(name)?))
-    }
-
-    fn up(&self) -> Result<()> {
-        let output = program(self.0.name(), &["up"])?;
-        ensure!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-        Ok(())
-    }
-}
-
-impl Drop for Scratch {
-    fn drop(&mut self) {
-        let _ = program(self.0.name(), &["down"]);
-    }
-}
+const PROGRAM: &str = env!("CARGO_BIN_EXE_capt-e2e");
 
 fn program(environment: &str, arguments: &[&str]) -> std::io::Result<Output> {
-    Command::new(env!("CARGO_BIN_EXE_capt-e2e"))
+    Command::new(PROGRAM)
         .args(["--env", environment])
         .args(arguments)
         .output()
@@ -202,10 +183,10 @@ fn program(environment: &str, arguments: &[&str]) -> std::io::Result<Output> {
 
 #[tokio::test]
 async fn what_was_killed_comes_back_with_its_data() -> Result<()> {
-    let scratch = Scratch::named("test-heal")?;
-    let environment = &scratch.0;
+    let scratch = Scratch::named(PROGRAM, "test-heal")?;
+    let environment = &scratch.environment;
     // It runs beside the environment of the other tests: nothing is shared but the programs.
-    scratch.up()?;
+    scratch.up(&[])?;
     let client = up::client(&environment.kubeconfig()).await?;
     let maps: Api<ConfigMap> = Api::namespaced(client, "default");
     let kept: ConfigMap = serde_json::from_value(json!({"metadata": {"name": "kept"}, "data": {"a": "b"}}))?;
@@ -225,7 +206,7 @@ async fn what_was_killed_comes_back_with_its_data() -> Result<()> {
         let said = String::from_utf8_lossy(&status.stdout).into_owned();
         assert!(said.contains("not running") && said.contains("make up"), "{said}");
 
-        scratch.up()?;
+        scratch.up(&[])?;
         let after = environment.process(victim).context("it should run again")?.process;
         assert_ne!(before.pid, after.pid);
         assert_eq!(
@@ -241,7 +222,7 @@ async fn what_was_killed_comes_back_with_its_data() -> Result<()> {
         .iter()
         .map(|process| process.pid)
         .collect();
-    scratch.up()?;
+    scratch.up(&[])?;
     let now: Vec<i32> = process::marked(environment.dir())
         .iter()
         .map(|process| process.pid)
@@ -260,10 +241,10 @@ async fn what_was_killed_comes_back_with_its_data() -> Result<()> {
 
 #[tokio::test]
 async fn an_interrupted_start_leaves_nothing_running() -> Result<()> {
-    let scratch = Scratch::named("test-interrupt")?;
+    let scratch = Scratch::named(PROGRAM, "test-interrupt")?;
     for moment in ["start etcd", "start kube-apiserver", "start cluster-api-core"] {
-        let mut child = Command::new(env!("CARGO_BIN_EXE_capt-e2e"))
-            .args(["--env", scratch.0.name(), "up"])
+        let mut child = Command::new(PROGRAM)
+            .args(["--env", scratch.environment.name(), "up"])
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
             .spawn()?;
@@ -278,7 +259,7 @@ async fn an_interrupted_start_leaves_nothing_running() -> Result<()> {
         let said = String::from_utf8_lossy(&output.stderr).into_owned();
         assert!(said.contains("nothing is left running"), "{said}");
         assert!(
-            process::marked(scratch.0.dir()).is_empty(),
+            process::marked(scratch.environment.dir()).is_empty(),
             "interrupted at `{moment}`, but something still runs"
         );
     }
@@ -287,12 +268,12 @@ async fn an_interrupted_start_leaves_nothing_running() -> Result<()> {
 
 #[tokio::test]
 async fn a_taken_port_is_named_with_a_way_out() -> Result<()> {
-    let scratch = Scratch::named("test-port")?;
+    let scratch = Scratch::named(PROGRAM, "test-port")?;
     let identities: Vec<&str> = components::IDENTITIES.iter().map(|(identity, _)| *identity).collect();
-    let settings = scratch.0.prepare(&identities)?;
+    let settings = scratch.environment.prepare(&identities)?;
     let port = settings.port(Port::EtcdClient)?;
     let _taken = std::net::TcpListener::bind(("127.0.0.1", port))?;
-    let output = program(scratch.0.name(), &["up"])?;
+    let output = program(scratch.environment.name(), &["up"])?;
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
     assert!(
         !output.status.success()
@@ -307,7 +288,7 @@ async fn a_taken_port_is_named_with_a_way_out() -> Result<()> {
 fn missing_tools_are_said_with_a_way_out() -> Result<()> {
     let empty = tempfile::tempdir()?;
     let run = |extra: &[(&str, &Path)]| -> Result<String> {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_capt-e2e"));
+        let mut command = Command::new(PROGRAM);
         command
             .args(["--env", "test-tools", "tools"])
             .env("CAPT_CACHE_DIR", empty.path().join("cache"));

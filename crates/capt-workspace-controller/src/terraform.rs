@@ -27,6 +27,11 @@ pub(crate) struct Trouble {
 }
 
 const INTERRUPTED: &str = "cannot determine creation result";
+/// The words of a plan or apply, and those of the kubernetes backend when `init` already finds the lock.
+const LOCKED: [&str; 2] = [
+    "Error acquiring the state lock",
+    "the state is already locked by another terraform client",
+];
 const PACKED: &str = "Terraform encountered an error. Summary: ";
 const TAIL: &str = ". To see the full error run: echo \"";
 /// Terraform's output is kilobytes; what unpacks to more is not worth the memory.
@@ -37,7 +42,7 @@ pub(crate) fn explain(message: &str) -> Trouble {
     let text = unpack(message);
     let cause = if text.contains(INTERRUPTED) {
         Cause::CreateInterrupted
-    } else if text.contains("Error acquiring the state lock") {
+    } else if LOCKED.iter().any(|sign| text.contains(sign)) {
         Cause::StateLocked
     } else {
         Cause::Failed
@@ -145,6 +150,8 @@ mod tests {
             "Error: Error acquiring the state lock\n\nLock Info:\n  ID: 1\n",
         );
         assert_eq!(explain(&locked).cause, Cause::StateLocked);
+        let at_init = "connect failed: Error loading state: the state is already locked by another terraform client";
+        assert_eq!(explain(at_init).cause, Cause::StateLocked);
         assert_eq!(explain("observe failed: no").cause, Cause::Failed);
     }
 

@@ -4,13 +4,14 @@ use std::collections::BTreeMap;
 
 use anyhow::{Context, Result, bail};
 use capt_api::names::{Manager, annotation, finalizer, label};
+use capt_e2e::testing::{condition, until};
 use capt_runtime::apply::{Bond, Change, Compare, Created, Deleted, Objects, Ours, Parent, Planned, Writer};
 use capt_runtime::error::{Class, Classified, Failure, Race, reason};
 use k8s_openapi::ByteString;
 use k8s_openapi::api::core::v1::{ConfigMap, Secret};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use kube::api::{ApiResource, DynamicObject, ObjectMeta, Patch, PatchParams};
-use kube::{Resource, ResourceExt};
+use kube::{Api, Resource, ResourceExt};
 use serde_json::{Value, json};
 
 use crate::world::{GROUP, WHY, World, assert_lost, failure, written};
@@ -222,9 +223,13 @@ async fn a_cluster_scoped_dynamic_child_is_replaced_whole_and_only_when_it_diffe
             WHY,
         )
         .await?;
-    let Created::New(made) = created else {
-        bail!("{created:?}")
-    };
+    let Created::New(_) = created else { bail!("{created:?}") };
+    // The provider says once that the Workspace is paused; from then on it is ours alone.
+    let all = Api::all_with(world.client.clone(), &workspaces_kind());
+    let made = until(&all, name, "paused", |made| {
+        condition(made, "Synced") == "False/ReconcilePaused"
+    })
+    .await?;
     assert!(
         made.owner_references().is_empty(),
         "a namespaced owner would look missing to the garbage collector"

@@ -16,6 +16,9 @@ use serde_json::json;
 
 use crate::world::{Subject, WHY, World, assert_lost, failure, finalized, no_annotations, report, written};
 
+/// Not the one that capt-workspace-controller looks after: it would take it away from a Secret that nobody reads.
+const INPUT_FINALIZER: &str = "test.capt.dev/input";
+
 #[tokio::test]
 async fn finalizers_come_with_their_annotations_and_others_stay() -> Result<()> {
     let world = World::new("wp-finalizers").await?;
@@ -177,17 +180,12 @@ async fn a_finalizer_on_a_secret_needs_no_sight_of_its_contents() -> Result<()> 
         .await?
         .context("it exists")?;
     let added = inputs
-        .add_finalizer(
-            &Planned::new(&seen)?,
-            finalizer::WORKSPACE_INPUT,
-            &no_annotations(),
-            WHY,
-        )
+        .add_finalizer(&Planned::new(&seen)?, INPUT_FINALIZER, &no_annotations(), WHY)
         .await?;
     let FinalizerAdded::Added(now) = added else {
         bail!("{added:?}")
     };
-    assert_eq!(now.finalizers(), [finalizer::WORKSPACE_INPUT]);
+    assert_eq!(now.finalizers(), [INPUT_FINALIZER]);
     for seen in [&seen, &now] {
         let kind = seen.types.as_ref().map(|types| types.kind.as_str());
         assert_eq!(
@@ -202,7 +200,7 @@ async fn a_finalizer_on_a_secret_needs_no_sight_of_its_contents() -> Result<()> 
     assert!(none.is_empty());
     written(
         inputs
-            .remove_finalizers(&Planned::new(&now)?, &[finalizer::WORKSPACE_INPUT], WHY)
+            .remove_finalizers(&Planned::new(&now)?, &[INPUT_FINALIZER], WHY)
             .await?,
     )?;
     let live: Secret = world.api().get("input").await?;

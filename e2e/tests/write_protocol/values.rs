@@ -19,7 +19,12 @@ async fn the_clusters_endpoint_is_decided_by_value() -> Result<()> {
     let endpoint = |host: &str| json!({"host": host, "port": 443});
     let body = json!({
         "apiVersion": "cluster.x-k8s.io/v1beta2", "kind": "Cluster", "metadata": {"name": "c", "namespace": world.namespace},
-        "spec": {"clusterNetwork": {"serviceDomain": "cluster.local"}},
+        // Paused, so that Cluster API itself does not write the endpoint.
+        "spec": {
+            "paused": true,
+            "clusterNetwork": {"serviceDomain": "cluster.local"},
+            "infrastructureRef": {"apiGroup": "infrastructure.cluster.x-k8s.io", "kind": "CAPTCluster", "name": "none"},
+        },
     });
     let kind = ApiResource::erase::<Cluster>(&());
     let api: Api<DynamicObject> = Api::namespaced_with(world.client.clone(), &world.namespace, &kind);
