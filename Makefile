@@ -82,6 +82,10 @@ advisories: $(DENY) ## Check the dependencies for known vulnerabilities (fetches
 .PHONY: test
 test: lint test-generated test-unit test-e2e ## Everything that a change has to pass
 
+.PHONY: test-full
+test-full: export PROPTEST_CASES = 5000
+test-full: test ## The same, with twenty times as many cases per property
+
 .PHONY: test-unit
 test-unit: ## Unit and property tests; needs nothing but Rust
 	$(CARGO) test --workspace --exclude capt-e2e --locked

@@ -93,10 +93,7 @@ impl Request {
     /// Refused for want of a permission, by authorization or by admission. Nobody may create in a namespace that is
     /// going, so that is no missing permission.
     pub fn lacked_permission(&self) -> bool {
-        let details = self
-            .response_status
-            .as_ref()
-            .and_then(|status| status.details.as_ref());
+        let details = self.response_status.as_ref().and_then(|status| status.details.as_ref());
         let causes = details.map_or(&[][..], |details| &details.causes);
         self.code() == 403 && !causes.iter().any(|cause| cause.reason == "NamespaceTerminating")
     }

@@ -321,9 +321,12 @@ async fn control_planes(sources: &impl Sources, capt_cluster: &CaptCluster) -> R
         cluster_key(&control_plane.metadata).as_ref() == Some(&cluster)
             && match (ClusterOwner::of(&control_plane.metadata), uid) {
                 (Some(owner), Some(uid)) => owner.uid == uid,
-                // One that Cluster API has not taken up yet has made nothing; it counts only where nothing better than
-                // the name is known.
-                (None, Some(_)) => false,
+                // One that Cluster API has not taken up yet has made nothing, and carries no finalizer. One that lost its
+                // owner later does, and its EKS cluster may still be in this network.
+                (None, Some(_)) => control_plane
+                    .finalizers()
+                    .iter()
+                    .any(|present| present == finalizer::CAPT_CONTROL_PLANE),
                 (_, None) => true,
             }
     };

@@ -44,6 +44,7 @@ pub struct Watch<K> {
     api: Api<Guarded<K>>,
     selector: Option<String>,
     confidential: bool,
+    optional: bool,
     cache: Cache<K>,
     prune: Option<Prune<K>>,
     listeners: Vec<Listener<K>>,
@@ -83,6 +84,7 @@ where
             name: name.into_owned(),
             api: within(Api::all_with(client, kind)),
             selector: None,
+            optional: false,
             cache: Cache::new(),
             prune: None,
             listeners: Vec::new(),
@@ -108,6 +110,13 @@ where
             Some(selector) => self.labels(selector),
             None => self,
         }
+    }
+
+    /// The API server may not serve this kind: until it does, there are no such objects, and nobody waits for them.
+    #[must_use]
+    pub fn optional(mut self) -> Self {
+        self.optional = true;
+        self
     }
 
     /// A name that tells this watch from another of the same kind, in metrics and `/readyz`.
@@ -199,6 +208,7 @@ where
             name: self.name,
             api: self.api,
             selector: self.selector,
+            optional: self.optional,
             listeners: self.listeners,
             metrics: measured,
             readiness,
@@ -234,6 +244,7 @@ struct Run<K> {
     name: String,
     api: Api<Guarded<K>>,
     selector: Option<String>,
+    optional: bool,
     feed: Feed<K>,
     listeners: Vec<Listener<K>>,
     metrics: WatchMetrics,
@@ -351,7 +362,8 @@ where
             _ => explain(error),
         };
         if !synced {
-            self.readiness.set(Err(text.clone()));
+            let absent = self.optional && code(error) == Some(404);
+            self.readiness.set(if absent { Ok(()) } else { Err(text.clone()) });
         }
         if self.trouble.is_news(&text) {
             tracing::warn!(watch = self.name, error = text, "watch failed; trying again");

@@ -1,6 +1,5 @@
 //! Carries out the plan for an apply: one write, or else the report.
 
-use capt_api::external::workspace::WorkspaceExt;
 use capt_api::names::{annotation, finalizer};
 use capt_api::{Workspace, WorkspaceKind, WorkspaceTemplateApply};
 use capt_runtime::apply::{
@@ -13,13 +12,13 @@ use capt_runtime::key::Key;
 use capt_runtime::transition::announce;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{ConfigMap, Secret};
-use kube::Resource;
 use kube::api::PartialObjectMeta;
+use kube::{Resource, ResourceExt};
 
-use crate::observe::{Caches, workspace_key};
+use crate::observe::Caches;
 use crate::plan::{self, Observed, Settings, Step, WorkspaceSeen};
 use crate::render::Input;
-use crate::workspace::{FINALIZERS, Identity, back_reference, is_let_go, let_go_spec};
+use crate::workspace::{FINALIZERS, back_reference, is_let_go, let_go_spec};
 
 /// Brings applies and their Workspaces together.
 #[derive(Debug)]
@@ -40,11 +39,17 @@ impl Reconciler for Applies {
             return Ok(Wake::OnEvent);
         };
         tracing::Span::current().record("generation", apply.metadata.generation);
-        let seen = self.caches.observe(apply, self.default_kind, self.settings);
-        let plan = plan::plan(&seen, Timestamp::now());
-        let outcome = self.perform(&seen, &plan.step).await;
+        let mut seen = self.caches.observe(apply, self.default_kind, self.settings);
+        let mut plan = plan::plan(&seen, Timestamp::now());
+        let mut outcome = self.perform(&seen, &plan.step).await;
+        if let Ok(Effect::None) = outcome {
+            // No event will follow that could bring another pass, so what there is to say is said now.
+            seen.dropped = true;
+            plan = plan::plan(&seen, Timestamp::now());
+            outcome = self.perform(&seen, &plan.step).await;
+        }
         let status = match &outcome {
-            Ok(()) => plan.status,
+            Ok(_) => plan.status,
             // A verdict is shown; what passes by itself is not.
             Err(failure) if matches!(failure.class(), Class::Terminal(_)) => {
                 Some(plan::refused(&seen, failure, Timestamp::now()))
@@ -81,8 +86,16 @@ impl Reconciler for Applies {
                 );
             }
         }
-        outcome.map(|()| Wake::OnEvent)
+        outcome.map(|_| Wake::OnEvent)
     }
+}
+
+/// What became of a step.
+enum Effect {
+    /// There was nothing to write, or it was written: the watch brings the result.
+    Some,
+    /// The API server took the write and changed nothing.
+    None,
 }
 
 impl Applies {
@@ -94,7 +107,7 @@ impl Applies {
         self.writer.of_dynamic(kind.api_resource())
     }
 
-    async fn perform(&self, seen: &Observed, step: &Step) -> Result<(), Failure> {
+    async fn perform(&self, seen: &Observed, step: &Step) -> Result<Effect, Failure> {
         let apply = Planned::new(&*seen.apply)?;
         let identity = &seen.identity;
         match step {
@@ -136,8 +149,8 @@ impl Applies {
                 for (key, value) in annotations {
                     change = change.annotation(key, Some(value));
                 }
-                self.change_workspace(seen, &change, "the rendered template changed")
-                    .await?;
+                let why = "the rendered template changed";
+                return self.change_workspace(seen, &change, why).await;
             }
             Step::Resume(begun) => {
                 if let WorkspaceSeen::Present(workspace) = &seen.workspace {
@@ -152,6 +165,7 @@ impl Applies {
                         .workspaces(identity.kind)
                         .patch(&Planned::new(&**workspace)?, edit, why)
                         .await?;
+                    self.take_order(&apply).await?;
                     self.tell(
                         seen,
                         Severity::Warning,
@@ -164,7 +178,7 @@ impl Applies {
             Step::LetGo { why } => {
                 if let WorkspaceSeen::Present(workspace) = &seen.workspace {
                     let change = Change::spec(let_go_spec(workspace, identity.kind), Compare::Exact);
-                    self.change_workspace(seen, &change, why).await?;
+                    let _ = self.change_workspace(seen, &change, why).await?;
                     let note = format!(
                         "Workspace {} and everything that it made are left in place: {why}",
                         identity.name
@@ -198,6 +212,16 @@ impl Applies {
                     .await?
             }
         }
+        Ok(Effect::Some)
+    }
+
+    /// The operator's order counts for one interrupted create, not for the next one too.
+    async fn take_order(&self, apply: &Planned<'_, WorkspaceTemplateApply>) -> Result<(), Failure> {
+        let path = ["metadata", "annotations", annotation::RESUME_CREATE];
+        if let Some(order) = apply.object().annotations().get(annotation::RESUME_CREATE) {
+            let edit = Edit::new().only_if(&path, Some(order.as_str().into())).remove(&path);
+            let _written = self.applies().patch(apply, edit, "the order was carried out").await?;
+        }
         Ok(())
     }
 
@@ -206,14 +230,15 @@ impl Applies {
         Ok(())
     }
 
-    async fn change_workspace(&self, seen: &Observed, change: &Change, why: &str) -> Result<(), Failure> {
+    async fn change_workspace(&self, seen: &Observed, change: &Change, why: &str) -> Result<Effect, Failure> {
         let WorkspaceSeen::Present(workspace) = &seen.workspace else {
-            return Ok(());
+            return Ok(Effect::Some);
         };
         let workspaces = self.workspaces(seen.identity.kind);
         let ours = Ours::by_identity(&workspaces, Planned::new(&**workspace)?, seen.identity.owns(workspace))?;
-        let _written = workspaces.change(&ours, change, why).await?;
-        Ok(())
+        let written = workspaces.change(&ours, change, why).await?.written();
+        let same = written.is_some_and(|now| now.metadata.resource_version == workspace.metadata.resource_version);
+        Ok(if same { Effect::None } else { Effect::Some })
     }
 
     async fn protect(&self, input: &Input) -> Result<(), Failure> {
@@ -244,34 +269,24 @@ impl Applies {
     /// A Workspace with our marks whose apply is really gone, after a move or a finalizer removed by hand: it must not go on
     /// changing a cloud that now belongs to somebody else.
     async fn let_go_of_orphan(&self, key: &Key) -> Result<(), Failure> {
-        let (namespace, name) = (key.namespace().unwrap_or_default(), key.name());
         for kind in WorkspaceKind::ALL {
-            let identity = Identity {
-                name: capt_api::names::workspace_name(namespace, name),
-                kind,
-                namespace: namespace.to_owned(),
-                apply: name.to_owned(),
-            };
-            let Some(workspace) = self.caches.workspaces.of(kind).get(&workspace_key(&identity)) else {
-                continue;
-            };
-            let ours = back_reference(&workspace) == Some((namespace, name));
-            if !ours || workspace.metadata.deletion_timestamp.is_some() || is_let_go(&workspace, kind) {
-                continue;
-            }
-            if self.applies().live(Some(namespace), name).await?.is_some() {
-                continue;
-            }
-            let workspaces = self.workspaces(kind);
-            let ours = Ours::by_identity(&workspaces, Planned::new(&*workspace)?, ours)?;
-            let change = Change::spec(let_go_spec(&workspace, kind), Compare::Exact);
-            let why = "its apply is gone, and so is the right to change what it made";
-            if !workspaces.change(&ours, &change, why).await?.is_unchanged() {
-                tracing::warn!(
-                    workspace = identity.name,
-                    applied = workspace.is_applied(),
-                    "Workspace let go: its apply does not exist any more"
-                );
+            for workspace in self.caches.workspaces.of(kind).by_apply.get(key) {
+                if workspace.metadata.deletion_timestamp.is_some() || is_let_go(&workspace, kind) {
+                    continue;
+                }
+                let namespace = key.namespace().unwrap_or_default();
+                if self.applies().live(Some(namespace), key.name()).await?.is_some() {
+                    return Ok(());
+                }
+                let workspaces = self.workspaces(kind);
+                let marked = back_reference(&workspace) == Some((namespace, key.name()));
+                let ours = Ours::by_identity(&workspaces, Planned::new(&*workspace)?, marked)?;
+                let change = Change::spec(let_go_spec(&workspace, kind), Compare::Exact);
+                let why = "its apply is gone, and so is the right to change what it made";
+                if !workspaces.change(&ours, &change, why).await?.is_unchanged() {
+                    let workspace = workspace.name_any();
+                    tracing::warn!(workspace, "Workspace let go: its apply does not exist any more");
+                }
             }
         }
         Ok(())

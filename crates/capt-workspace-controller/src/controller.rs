@@ -16,7 +16,7 @@ use kube::{Resource, ResourceExt};
 
 use crate::act::Applies;
 use crate::inputs::{Inputs, is_protected};
-use crate::observe::{Caches, Workspaces, listed_inputs, referenced, template_key};
+use crate::observe::{Caches, WorkspaceCache, Workspaces, listed_inputs, referenced, template_key};
 use crate::plan::Settings;
 use crate::render::Input;
 use crate::template::Templates;
@@ -152,8 +152,14 @@ fn wire(setup: &mut Setup, default_kind: WorkspaceKind, settings: Settings) -> a
         secrets: setup.start(secrets),
         config_maps: setup.start(maps),
         workspaces: Workspaces {
-            cluster_scoped: watch_workspaces(setup, WorkspaceKind::ClusterScoped, &apply_queue, &indexes),
-            namespaced: watch_workspaces(setup, WorkspaceKind::Namespaced, &apply_queue, &indexes),
+            cluster_scoped: watch_workspaces(
+                setup,
+                WorkspaceKind::ClusterScoped,
+                default_kind,
+                &apply_queue,
+                &indexes,
+            ),
+            namespaced: watch_workspaces(setup, WorkspaceKind::Namespaced, default_kind, &apply_queue, &indexes),
         },
         applies: setup.start(applies),
     };
@@ -251,18 +257,29 @@ where
 fn watch_workspaces(
     setup: &mut Setup,
     kind: WorkspaceKind,
+    default_kind: WorkspaceKind,
     applies: &Queue,
     indexes: &Indexes,
-) -> capt_runtime::cache::Cache<Workspace> {
-    let mut watch =
-        Watch::<Workspace>::cluster_scoped(setup.client(), &kind.api_resource()).named(format!("Workspace ({kind})"));
-    watch.notify_referenced(applies, |workspace| {
-        back_reference(workspace)
-            .map(|(namespace, name)| Key::namespaced(namespace, name))
-            .into_iter()
-            .collect()
+) -> WorkspaceCache {
+    let resource = kind.api_resource();
+    let mut watch = Watch::<Workspace>::cluster_scoped(setup.client(), &resource).named(format!("Workspace ({kind})"));
+    if kind != default_kind {
+        // An older provider has only one of the two kinds.
+        watch = watch.optional();
+    }
+    let of_apply =
+        |workspace: &Workspace| back_reference(workspace).map(|(namespace, name)| Key::namespaced(namespace, name));
+    let by_apply = watch.index(move |workspace| of_apply(workspace).into_iter().collect());
+    // Workspaces of applies that this installation does not look after are none of its business.
+    let only = setup.scope().namespace().map(str::to_owned);
+    watch.notify_referenced(applies, move |workspace| {
+        let key = of_apply(workspace).filter(|key| only.is_none() || key.namespace() == only.as_deref());
+        key.into_iter().collect()
     });
     let by_awaited = indexes.by_awaited.clone();
     watch.on_change(applies, move |change| by_awaited.keys(&change.key.name().to_owned()));
-    setup.start(watch)
+    WorkspaceCache {
+        all: setup.start(watch),
+        by_apply,
+    }
 }

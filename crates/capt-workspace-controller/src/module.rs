@@ -21,9 +21,13 @@ pub(crate) struct Unsafe {
 /// Looks a variable up; `None` leaves the placeholder as it stands, because HCL may know what it means.
 type Lookup<'f, 'v> = &'f dyn Fn(&str) -> Option<&'v str>;
 
-/// Fills in an inline HCL module.
+/// Fills in an inline HCL module. A name that a `for` binds is HCL's own, whatever variable has the same name.
 pub(crate) fn hcl(text: &str, lookup: Lookup<'_, '_>) -> Result<String, Unsafe> {
-    let mut scanner = Scanner::new(text);
+    let bound = bound_names(text);
+    fill(Scanner::new(text), &|key| lookup(key).filter(|_| !bound.contains(key)))
+}
+
+fn fill(mut scanner: Scanner<'_>, lookup: Lookup<'_, '_>) -> Result<String, Unsafe> {
     let mut out = Output::default();
     while let Some(step) = scanner.next() {
         match step {
@@ -35,10 +39,14 @@ pub(crate) fn hcl(text: &str, lookup: Lookup<'_, '_>) -> Result<String, Unsafe> 
                 place,
             } => match (lookup(key).or(default), place) {
                 (Some(value), Place::Quoted) => out.value(key, value, true)?,
-                (Some(value), Place::Heredoc) if value.chars().any(|c| c.is_control() && c != '\t') => {
+                (Some(value), Place::Template) => out.value(key, value, false)?,
+                (Some(value), Place::Heredoc(_)) if value.chars().any(|c| c.is_control() && c != '\t') => {
                     return Err(refuse(key, "it stands in a heredoc, which a line break would end"));
                 }
-                (Some(value), Place::Heredoc) => out.value(key, value, false)?,
+                (Some(value), Place::Heredoc(end)) => {
+                    out.value(key, value, false)?;
+                    out.watch_line(key, end);
+                }
                 (Some(value), Place::Code) if is_literal(value) => out.text(value)?,
                 (Some(_), Place::Code) => {
                     return Err(refuse(
@@ -50,10 +58,10 @@ pub(crate) fn hcl(text: &str, lookup: Lookup<'_, '_>) -> Result<String, Unsafe> 
             },
         }
     }
-    Ok(out.text)
+    out.finish()
 }
 
-/// Fills in an inline module in Terraform's JSON syntax, inside its parsed strings.
+/// Fills in an inline module in Terraform's JSON syntax: each of its strings is a template of its own.
 pub(crate) fn json(text: &str, lookup: Lookup<'_, '_>) -> Result<String, Unsafe> {
     let Ok(mut module) = serde_json::from_str::<Value>(text) else {
         // Terraform will say better than we could what is wrong with it; nothing of ours goes into it.
@@ -66,19 +74,12 @@ pub(crate) fn json(text: &str, lookup: Lookup<'_, '_>) -> Result<String, Unsafe>
 fn json_value(value: &mut Value, lookup: Lookup<'_, '_>) -> Result<bool, Unsafe> {
     match value {
         Value::String(text) => {
-            let mut out = Output::default();
-            for piece in pieces(text) {
-                match piece {
-                    Piece::Text(text) => out.text(text)?,
-                    Piece::Escape => out.text("$${")?,
-                    Piece::Placeholder(found) => match lookup(found.key).or(found.default) {
-                        Some(value) => out.value(found.key, value, false)?,
-                        None => out.text(found.source)?,
-                    },
-                }
-            }
-            let changed = out.text != *text;
-            *text = out.text;
+            let bound = bound_names(text);
+            let filled = fill(Scanner::template(text), &|key| {
+                lookup(key).filter(|_| !bound.contains(key))
+            })?;
+            let changed = filled != *text;
+            *text = filled;
             Ok(changed)
         }
         Value::Array(items) => items
@@ -91,21 +92,28 @@ fn json_value(value: &mut Value, lookup: Lookup<'_, '_>) -> Result<bool, Unsafe>
     }
 }
 
-/// Fills in the address of a remote module.
+/// Fills in the address of a remote module. A value is one word of it: with a slash or a question mark it could lead to
+/// another repository. Only an address that is one placeholder as a whole leaves the choice to its variable.
 pub(crate) fn address(text: &str, lookup: Lookup<'_, '_>) -> Result<String, Unsafe> {
+    let pieces = pieces(text);
+    let whole = matches!(pieces.as_slice(), [Piece::Placeholder(_)]);
+    let fits = |value: &str| match whole {
+        true => !value.chars().any(|c| c.is_control() || c.is_whitespace()),
+        false => value.chars().all(|c| c.is_ascii_alphanumeric() || "._-".contains(c)) && !value.contains(".."),
+    };
     let mut out = String::new();
-    for piece in pieces(text) {
+    for piece in pieces {
         match piece {
             Piece::Text(text) => out.push_str(text),
             Piece::Escape => out.push_str("$${"),
             Piece::Placeholder(found) => match lookup(found.key).or(found.default) {
-                Some(value) if value.chars().any(|c| c.is_control() || c.is_whitespace()) => {
+                Some(value) if fits(value) => out.push_str(value),
+                Some(_) => {
                     return Err(refuse(
                         found.key,
-                        "it stands in the address of a module, which has no spaces and line breaks",
+                        "it stands in the address of a module, where only letters, digits, dots, dashes and underscores lead nowhere else",
                     ));
                 }
-                Some(value) => out.push_str(value),
                 None => out.push_str(found.source),
             },
         }
@@ -122,7 +130,7 @@ pub(crate) fn expected(text: &str) -> BTreeSet<&str> {
         if let Step::Placeholder {
             key,
             default: None,
-            place: Place::Quoted | Place::Heredoc | Place::Code,
+            place: Place::Quoted | Place::Heredoc(_) | Place::Code,
             ..
         } = step
             && !bound.contains(key)
@@ -166,6 +174,8 @@ struct Output {
     text: String,
     /// The variable whose value ended in `$` or `%`, when nothing has followed it yet.
     open: Option<String>,
+    /// A variable in the current line of a heredoc, and the word that would end it there.
+    line: Option<(String, String)>,
 }
 
 impl Output {
@@ -179,8 +189,36 @@ impl Output {
                 "it ends in $ or %, which together with what follows would begin an interpolation",
             ));
         }
+        if text.starts_with('\n') {
+            self.check_line()?;
+        }
         self.text.push_str(text);
         Ok(())
+    }
+
+    /// Remembers that the current line of a heredoc holds a value.
+    fn watch_line(&mut self, key: &str, end: &str) {
+        self.line = Some((key.to_owned(), end.to_owned()));
+    }
+
+    /// A value may complete the word that ends its heredoc; what follows would then be code.
+    fn check_line(&mut self) -> Result<(), Unsafe> {
+        let Some((key, end)) = self.line.take() else {
+            return Ok(());
+        };
+        let line = self.text.rsplit('\n').next().unwrap_or_default();
+        if line.trim() == end {
+            return Err(refuse(
+                &key,
+                "together with its line it would end the heredoc it stands in",
+            ));
+        }
+        Ok(())
+    }
+
+    fn finish(mut self) -> Result<String, Unsafe> {
+        self.check_line()?;
+        Ok(self.text)
     }
 
     fn value(&mut self, key: &str, value: &str, quoted: bool) -> Result<(), Unsafe> {
@@ -215,10 +253,13 @@ impl Output {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Place {
+enum Place<'a> {
     Code,
     Quoted,
-    Heredoc,
+    /// With the word that ends it.
+    Heredoc(&'a str),
+    /// A string of a JSON module: a template without quotes around it.
+    Template,
     Comment,
 }
 
@@ -228,7 +269,7 @@ enum Step<'a> {
         source: &'a str,
         key: &'a str,
         default: Option<&'a str>,
-        place: Place,
+        place: Place<'a>,
     },
 }
 
@@ -240,6 +281,7 @@ enum Mode<'a> {
     Quoted,
     /// With the word that ends it, on a line of its own.
     Heredoc(&'a str),
+    Template,
     LineComment,
     BlockComment,
 }
@@ -261,13 +303,23 @@ impl<'a> Scanner<'a> {
         }
     }
 
+    /// A text that is a template as a whole.
+    fn template(text: &'a str) -> Self {
+        Self {
+            rest: text,
+            modes: vec![Mode::Template],
+            announced: None,
+        }
+    }
+
     fn next(&mut self) -> Option<Step<'a>> {
         if self.rest.is_empty() {
             return None;
         }
         let place = match self.modes.last() {
             Some(Mode::Quoted) => Place::Quoted,
-            Some(Mode::Heredoc(_)) => Place::Heredoc,
+            Some(Mode::Heredoc(end)) => Place::Heredoc(end),
+            Some(Mode::Template) => Place::Template,
             Some(Mode::LineComment | Mode::BlockComment) => Place::Comment,
             Some(Mode::Code { .. }) | None => Place::Code,
         };
@@ -284,8 +336,9 @@ impl<'a> Scanner<'a> {
             Some(Mode::Quoted) => self.quoted(),
             Some(Mode::Heredoc(end)) => {
                 let end = *end;
-                self.heredoc(end)
+                self.heredoc(Some(end))
             }
+            Some(Mode::Template) => self.heredoc(None),
             Some(Mode::LineComment) => self.line_comment(),
             Some(Mode::BlockComment) => self.block_comment(),
             Some(Mode::Code { .. }) | None => self.code(),
@@ -326,7 +379,7 @@ impl<'a> Scanner<'a> {
         self.first()
     }
 
-    fn heredoc(&mut self, end: &str) -> usize {
+    fn heredoc(&mut self, end: Option<&str>) -> usize {
         if self.starts_with_any(&["$${", "%%{"]) {
             return 3;
         }
@@ -336,7 +389,7 @@ impl<'a> Scanner<'a> {
         }
         if let Some(next) = self.rest.strip_prefix('\n') {
             let line = next.lines().next().unwrap_or_default();
-            if line.trim() == end {
+            if Some(line.trim()) == end {
                 self.modes.pop();
                 return 1 + line.len();
             }
@@ -490,6 +543,73 @@ mod tests {
         assert_eq!(
             address("git::https://x/${name}?ref=${ref:-main}", &known).as_deref(),
             Ok("git::https://x/demo?ref=main")
+        );
+    }
+
+    #[test]
+    fn a_heredoc_is_not_ended_by_a_value() {
+        let lookup = |key: &str| match key {
+            "end" => Some("EOT"),
+            "half" => Some("T"),
+            "empty" => Some(""),
+            "fine" => Some("EOT and more"),
+            _ => None,
+        };
+        for module in [
+            "a = <<EOT\n${end}\nb\nEOT\n",
+            "a = <<-EOT\n  EO${half}\nEOT\n",
+            "a = <<EOT\nEOT${empty}\nEOT\n",
+            "a = <<EOT\n${end}",
+        ] {
+            let refused = hcl(module, &lookup).unwrap_err();
+            assert!(
+                refused.why.contains("would end the heredoc"),
+                "{module}: {}",
+                refused.why
+            );
+        }
+        assert_eq!(
+            hcl("a = <<EOT\n${fine}\nEOT\n", &lookup).as_deref(),
+            Ok("a = <<EOT\nEOT and more\nEOT\n")
+        );
+    }
+
+    #[test]
+    fn a_value_in_an_interpolation_of_a_json_module_is_no_code() {
+        let escape = |key: &str| (key == "name").then_some("x\" == \"x\" ? file(\"/secret\") : \"");
+        let module = r#"{"a": "${upper(\"${name}\")}"}"#;
+        let filled: Value = serde_json::from_str(&json(module, &escape).unwrap()).unwrap();
+        assert_eq!(
+            filled["a"],
+            "${upper(\"x\\\" == \\\"x\\\" ? file(\\\"/secret\\\") : \\\"\")}"
+        );
+        let code = json(r#"{"a": "%{ if ${name} }x%{ endif }"}"#, &escape).unwrap_err();
+        assert!(code.why.contains("outside of quotes"), "{}", code.why);
+    }
+
+    #[test]
+    fn a_name_that_a_for_binds_is_hcls_own() {
+        let module = "a = [for name in [\"x\"] : \"${name}!\"]";
+        assert_eq!(hcl(module, &known).as_deref(), Ok(module));
+    }
+
+    #[test]
+    fn an_address_leads_nowhere_else() {
+        let lookup = |key: &str| match key {
+            "evil" => Some("evil/x.git//sub?ref=main&ignored="),
+            "up" => Some(".."),
+            "url" => Some("git::https://example.com/x.git?ref=v1"),
+            _ => None,
+        };
+        for module in [
+            "git::https://git.corp/${evil}/vpc.git",
+            "git::https://git.corp/${up}/vpc.git",
+        ] {
+            assert!(address(module, &lookup).is_err(), "{module}");
+        }
+        assert_eq!(
+            address("${url}", &lookup).as_deref(),
+            Ok("git::https://example.com/x.git?ref=v1")
         );
     }
 

@@ -7,7 +7,7 @@ use capt_api::common::ObjectReference;
 use capt_api::external::workspace::WorkspaceExt;
 use capt_api::names::{annotation, finalizer, label};
 use capt_api::{Cluster, Workspace, WorkspaceKind, WorkspaceTemplate, WorkspaceTemplateApply};
-use capt_runtime::cache::{Cache, Found};
+use capt_runtime::cache::{Cache, Found, Index};
 use capt_runtime::key::Key;
 use k8s_openapi::api::core::v1::{ConfigMap, Secret};
 use kube::api::PartialObjectMeta;
@@ -31,12 +31,19 @@ pub(crate) struct Caches {
 /// The Workspaces of both kinds.
 #[derive(Debug, Clone)]
 pub(crate) struct Workspaces {
-    pub(crate) cluster_scoped: Cache<Workspace>,
-    pub(crate) namespaced: Cache<Workspace>,
+    pub(crate) cluster_scoped: WorkspaceCache,
+    pub(crate) namespaced: WorkspaceCache,
+}
+
+/// The Workspaces of one kind, also by the apply that they were made for.
+#[derive(Debug, Clone)]
+pub(crate) struct WorkspaceCache {
+    pub(crate) all: Cache<Workspace>,
+    pub(crate) by_apply: Index<Workspace, Key>,
 }
 
 impl Workspaces {
-    pub(crate) fn of(&self, kind: WorkspaceKind) -> &Cache<Workspace> {
+    pub(crate) fn of(&self, kind: WorkspaceKind) -> &WorkspaceCache {
         match kind {
             WorkspaceKind::ClusterScoped => &self.cluster_scoped,
             WorkspaceKind::Namespaced => &self.namespaced,
@@ -118,6 +125,7 @@ impl Caches {
                     namespace: &namespace,
                     workspace_name: &identity.name,
                     kind: identity.kind,
+                    retain: apply.spec.retain_workspace_on_delete.unwrap_or_default(),
                     allow_cross_namespace: settings.allow_cross_namespace,
                 };
                 let shared_backend = declares_shared_backend(template.labels());
@@ -132,14 +140,14 @@ impl Caches {
                 .collect(),
             _ => BTreeMap::new(),
         };
-        let workspace = match self.workspaces.of(identity.kind).find(&workspace_key(&identity)) {
+        let workspace = match self.workspaces.of(identity.kind).all.find(&workspace_key(&identity)) {
             Found::Absent => WorkspaceSeen::Absent,
             Found::Unreadable(why) => WorkspaceSeen::Unreadable(why),
             Found::Present(workspace) => WorkspaceSeen::Present(workspace),
         };
         Observed {
-            missing_secrets: self.missing_secrets(&apply),
-            missing_workspaces: self.missing_workspaces(&apply),
+            missing_secrets: self.missing_secrets(&apply, settings),
+            missing_workspaces: self.missing_workspaces(&apply, settings),
             apply,
             cluster,
             identity,
@@ -147,6 +155,7 @@ impl Caches {
             rendered,
             inputs,
             workspace,
+            dropped: false,
             settings,
         }
     }
@@ -159,32 +168,41 @@ impl Caches {
         }
     }
 
-    fn missing_secrets(&self, apply: &WorkspaceTemplateApply) -> Vec<String> {
-        let keys = apply
-            .spec
-            .wait_for_secrets
-            .iter()
-            .map(|reference| referenced(apply, reference));
-        keys.filter(|key| self.secrets.get(key).is_none())
-            .map(|key| format!("Secret {key} does not exist"))
-            .collect()
+    fn missing_secrets(&self, apply: &WorkspaceTemplateApply, settings: Settings) -> Vec<String> {
+        let references = apply.spec.wait_for_secrets.iter();
+        let missing = |reference| {
+            let key = referenced(apply, reference);
+            // Whether a Secret of another namespace exists is not told either.
+            if let Some(refused) = refuse_foreign(apply, &key, "waitForSecrets", settings) {
+                return Some(refused);
+            }
+            self.secrets
+                .get(&key)
+                .is_none()
+                .then(|| format!("Secret {key} does not exist"))
+        };
+        references.filter_map(missing).collect()
     }
 
     /// Each name is an apply's, else a Workspace's.
-    fn missing_workspaces(&self, apply: &WorkspaceTemplateApply) -> Vec<String> {
+    fn missing_workspaces(&self, apply: &WorkspaceTemplateApply, settings: Settings) -> Vec<String> {
         apply
             .spec
             .wait_for_workspaces
             .iter()
             .filter_map(|reference| {
                 let key = referenced(apply, reference);
+                if let Some(refused) = refuse_foreign(apply, &key, "waitForWorkspaces", settings) {
+                    return Some(refused);
+                }
                 if let Some(other) = self.applies.get(&key) {
                     return (!other.is_ready()).then(|| format!("WorkspaceTemplateApply {key} is not ready"));
                 }
-                let workspace = self.workspaces.namespaced.get(&key);
+                let workspace = self.workspaces.namespaced.all.get(&key);
                 let workspace = workspace.or_else(|| {
                     self.workspaces
                         .cluster_scoped
+                        .all
                         .get(&Key::cluster_scoped(&reference.name))
                 });
                 match workspace {
@@ -195,6 +213,14 @@ impl Caches {
             })
             .collect()
     }
+}
+
+/// What to say of a reference into another namespace where that is not allowed.
+fn refuse_foreign(apply: &WorkspaceTemplateApply, key: &Key, field: &str, settings: Settings) -> Option<String> {
+    let foreign = key.namespace() != apply.namespace().as_deref();
+    (foreign && !settings.allow_cross_namespace).then(|| {
+        format!("spec.{field} names {key}: only the apply's own namespace is allowed, unless the controller runs with --allow-cross-namespace-templates")
+    })
 }
 
 fn seen<K: Resource>(object: &K) -> InputSeen {

@@ -23,7 +23,7 @@ pub(crate) struct Placeholder<'a> {
 /// The placeholder with which `text` begins.
 pub(crate) fn at_start(text: &str) -> Option<Placeholder<'_>> {
     let inner = text.strip_prefix("${")?;
-    let (inner, _) = inner.split_once('}')?;
+    let inner = inner.get(..closing(inner)?)?;
     let (key, default) = match inner.split_once(":-") {
         Some((key, default)) => (key, Some(default)),
         None => (inner, None),
@@ -33,6 +33,20 @@ pub(crate) fn at_start(text: &str) -> Option<Placeholder<'_>> {
     let goes_on = characters.all(|c| c.is_ascii_alphanumeric() || c == '_' || c == '-');
     let source = text.get(..inner.len() + 3)?;
     (begins && goes_on).then_some(Placeholder { key, default, source })
+}
+
+/// Where the brace stands that closes the placeholder; a default may hold braces of its own, such as `{}`.
+fn closing(inner: &str) -> Option<usize> {
+    let mut open = 0usize;
+    for (at, character) in inner.char_indices() {
+        match character {
+            '{' => open += 1,
+            '}' if open == 0 => return Some(at),
+            '}' => open -= 1,
+            _ => {}
+        }
+    }
+    None
 }
 
 /// Splits a text into its pieces.
@@ -86,6 +100,10 @@ mod tests {
             [("a", None), ("b-2", None), ("_c", None)]
         );
         assert_eq!(keys("${a:-}${b:-x y}"), [("a", Some("")), ("b", Some("x y"))]);
+        assert_eq!(
+            keys("${a:-{}}${b:-{\"k\": {}}}"),
+            [("a", Some("{}")), ("b", Some("{\"k\": {}}"))]
+        );
     }
 
     #[test]

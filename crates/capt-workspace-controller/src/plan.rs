@@ -4,17 +4,17 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use capt_api::conditions::{
-    self, Status, bounded,
+    self, Reason, Status, bounded,
     workspace_apply::{ApplyReport, Deleting, Paused, Ready, Synced, Waiting},
 };
 use capt_api::names::{annotation, label};
 use capt_api::workspace::WorkspaceTemplateApplyStatus;
-use capt_api::{Workspace, WorkspaceTemplateApply};
+use capt_api::{Workspace, WorkspaceKind, WorkspaceTemplateApply};
 use capt_runtime::apply::contains;
 use capt_runtime::error::Failure;
 use capt_runtime::scope::has_paused_annotation;
 use jiff::Timestamp;
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use kube::ResourceExt;
 use serde_json::{Value, json};
 
@@ -38,6 +38,8 @@ pub(crate) struct Observed {
     /// What `waitForWorkspaces` names and is not ready, described.
     pub(crate) missing_workspaces: Vec<String>,
     pub(crate) workspace: WorkspaceSeen,
+    /// The API server took the rendered spec and kept the Workspace as it is: it drops what its CRD does not know.
+    pub(crate) dropped: bool,
     pub(crate) settings: Settings,
 }
 
@@ -214,6 +216,9 @@ fn next(seen: &Observed) -> Next {
         }
         WorkspaceSeen::Present(workspace) => Some(workspace),
     };
+    if let Some(why) = unusable_identity(seen, workspace) {
+        return say(Words::not_ready(Why::OwnershipConflict, why));
+    }
     let shared = match &seen.template {
         TemplateSeen::Forbidden(name) => {
             let message = format!(
@@ -288,7 +293,9 @@ fn next(seen: &Observed) -> Next {
     let Some(workspace) = workspace else {
         return Next::Step(Step::Create(Box::new(new_workspace(seen, spec, &revision))));
     };
-    if let Some(change) = change(seen, workspace, spec, &revision) {
+    if let Some(change) = change(seen, workspace, spec, &revision)
+        && !seen.dropped
+    {
         return Next::Step(change);
     }
     if let Some(resume) = resume(seen, workspace) {
@@ -314,6 +321,10 @@ fn deletion(seen: &Observed, now: Timestamp) -> Plan {
         let message = "what this apply belongs to still needs it; it goes when that is deleted, or comes back when its finalizers are removed by hand";
         return say(Words::keep().and_deleting(Deleting::Held, message));
     }
+    if seen.identity.unknown_kind.is_some() {
+        let why = unusable_identity(seen, None).unwrap_or_default();
+        return say(Words::deleting(Deleting::OwnershipConflict, why));
+    }
     let workspace = match &seen.workspace {
         WorkspaceSeen::Absent => return step(Step::ReleaseWhenGone),
         WorkspaceSeen::Unreadable(why) => {
@@ -330,7 +341,7 @@ fn deletion(seen: &Observed, now: Timestamp) -> Plan {
                 .and_then(|status| status.applied)
                 .unwrap_or_default();
             if !made {
-                return step(Step::Release);
+                return step(Step::ReleaseWhenGone);
             }
             let message = format!(
                 "Workspace {} no longer carries the marks of this apply, so it is not deleted: put them back, or annotate this apply with {}: {}",
@@ -398,6 +409,25 @@ fn paused(seen: &Observed) -> Option<&'static str> {
         _ if has_paused_annotation(&seen.apply.metadata) => Some("the annotation cluster.x-k8s.io/paused is set"),
         _ => None,
     }
+}
+
+/// Why what the apply records about its Workspace cannot be used.
+fn unusable_identity(seen: &Observed, workspace: Option<&Arc<Workspace>>) -> Option<String> {
+    let identity = &seen.identity;
+    if let Some(kind) = &identity.unknown_kind {
+        return Some(format!(
+            "the annotation {} says {kind:?}, which is no kind of Workspace: use {}",
+            annotation::WORKSPACE_KIND,
+            WorkspaceKind::ALL.map(|kind| kind.to_string()).join(" or ")
+        ));
+    }
+    (!identity.is_trusted(workspace.map(|workspace| &**workspace))).then(|| {
+        format!(
+            "the annotation {} names Workspace {}, which was not made for this apply: remove the annotation",
+            annotation::WORKSPACE_NAME,
+            identity.name
+        )
+    })
 }
 
 /// What is recorded on the apply: the Workspace's identity, the inputs it reads, and whether it may be moved.
@@ -502,14 +532,16 @@ fn change(seen: &Observed, workspace: &Workspace, spec: Value, revision: &str) -
     })
 }
 
-/// Goes on with a create that was cut off, when the operator says so.
+/// Goes on with a create that was cut off, when the operator says so: by annotation, which counts for one time, or by flag,
+/// which also counts once per Workspace. A provider that dies in every apply must not make everything again and again.
 fn resume(seen: &Observed, workspace: &Workspace) -> Option<Step> {
     let State::Failed(trouble) = State::of(workspace) else {
         return None;
     };
     let begun = workspace.annotations().get(annotation::EXTERNAL_CREATE_PENDING)?;
     let asked = seen.apply.annotations().get(annotation::RESUME_CREATE) == Some(&seen.identity.name);
-    let wanted = asked || seen.settings.resume_interrupted_creates;
+    let first = !workspace.annotations().contains_key(annotation::RESUMED);
+    let wanted = asked || (seen.settings.resume_interrupted_creates && first);
     (trouble.cause == Cause::CreateInterrupted && wanted).then(|| Step::Resume(begun.clone()))
 }
 
@@ -662,6 +694,11 @@ impl Words {
                 Cause::StateLocked => (Some(Why::StateLocked), locked(&trouble.message)),
             },
         };
+        let message = if seen.dropped {
+            format!("{message}; the API server drops fields of the template that its Workspace CRD does not know")
+        } else {
+            message
+        };
         let message = match (not_ready, left_out(workspace)) {
             (None, left_out) if !left_out.is_empty() => {
                 format!("{message}; left out of status.outputs: {}", left_out.join(", "))
@@ -737,7 +774,7 @@ fn status(seen: &Observed, words: Words, now: Timestamp) -> WorkspaceTemplateApp
         let (synced_reason, ready_reason) = readiness
             .not_ready
             .map_or((Synced::Synced, Ready::Available), Why::reasons);
-        let message = readiness.message.clone();
+        let message = steady(&before.conditions, ready_reason, &readiness.message);
         (
             conditions::State {
                 status: ready,
@@ -780,6 +817,23 @@ fn status(seen: &Observed, words: Words, now: Timestamp) -> WorkspaceTemplateApp
     status
 }
 
+/// The message that stands already, when the new one differs from it in numbers and identifiers alone: Terraform's errors
+/// carry request ids and times, and each retry would otherwise be a write, here and on every parent.
+fn steady(before: &[Condition], reason: Ready, message: &str) -> String {
+    let words = |text: &str| -> Vec<String> {
+        let plain = |word: &&str| !word.contains(|c: char| c.is_ascii_digit());
+        text.split_whitespace().filter(plain).map(str::to_owned).collect()
+    };
+    match conditions::find(before, Ready::TYPE) {
+        Some(standing)
+            if standing.reason == reason.as_str() && words(&standing.message) == words(&bounded(message)) =>
+        {
+            standing.message.clone()
+        }
+        _ => message.to_owned(),
+    }
+}
+
 /// What the status says about the Workspace beside its conditions.
 fn describe(status: &mut WorkspaceTemplateApplyStatus, readiness: &Readiness, workspace: &Workspace, now: Timestamp) {
     status.workspace_name = Some(workspace.name_any());
@@ -797,7 +851,8 @@ fn describe(status: &mut WorkspaceTemplateApplyStatus, readiness: &Readiness, wo
         }
         Some(Why::TerraformFailed | Why::CreateInterrupted | Why::StateLocked) => {
             status.last_failed_revision = revision;
-            status.last_failure_message = Some(bounded(&readiness.message));
+            let said = conditions::find(&status.conditions, Ready::TYPE).map(|ready| ready.message.clone());
+            status.last_failure_message = said;
         }
         Some(_) => {}
     }

@@ -27,7 +27,7 @@ pub(crate) enum RenderError {
     #[error("{field} {why}")]
     Invalid { field: String, why: String },
     #[error(
-        "{field} names the namespace {namespace}: only the apply's own is allowed, unless the controller runs with --allow-cross-namespace-references"
+        "{field} names the namespace {namespace}: only the apply's own is allowed, unless the controller runs with --allow-cross-namespace-templates"
     )]
     CrossNamespace { field: String, namespace: String },
 }
@@ -41,6 +41,8 @@ pub(crate) struct Request<'a> {
     pub(crate) namespace: &'a str,
     pub(crate) workspace_name: &'a str,
     pub(crate) kind: WorkspaceKind,
+    /// Whether what is made outlives the apply.
+    pub(crate) retain: bool,
     pub(crate) allow_cross_namespace: bool,
 }
 
@@ -157,17 +159,21 @@ pub(crate) fn render(request: &Request<'_>) -> Result<Rendered, RenderError> {
     if let Some(fields) = spec.as_object_mut() {
         // Always explicit: a Workspace that was let go, and is taken up again, must not keep its old policies.
         fields.entry("managementPolicies").or_insert_with(|| json!(["*"]));
-        match request.kind {
-            WorkspaceKind::ClusterScoped => drop(fields.entry("deletionPolicy").or_insert_with(|| json!("Delete"))),
-            // This kind has no such field; without Delete among the policies it keeps what it made.
-            WorkspaceKind::Namespaced => {
-                if fields.remove("deletionPolicy") == Some(json!("Orphan")) {
-                    fields.insert(
-                        "managementPolicies".into(),
-                        json!(["Observe", "Create", "Update", "LateInitialize"]),
-                    );
-                }
-            }
+        fields.entry("deletionPolicy").or_insert_with(|| json!("Delete"));
+        // From the beginning, not only when the apply goes: whoever deletes the Workspace itself destroys nothing either.
+        if request.retain {
+            fields.insert("deletionPolicy".into(), json!("Orphan"));
+        }
+        let keeps = fields.get("deletionPolicy") == Some(&json!("Orphan"));
+        if keeps && fields.get("managementPolicies") == Some(&json!(["*"])) {
+            fields.insert(
+                "managementPolicies".into(),
+                json!(["Observe", "Create", "Update", "LateInitialize"]),
+            );
+        }
+        // The namespaced kind has no such field; without Delete among the policies it keeps what it made.
+        if request.kind == WorkspaceKind::Namespaced {
+            fields.remove("deletionPolicy");
         }
     }
     Ok(Rendered { spec, inputs })
@@ -373,6 +379,7 @@ mod tests {
             namespace: "team",
             workspace_name: "team-demo-x",
             kind: WorkspaceKind::ClusterScoped,
+            retain: false,
             allow_cross_namespace: false,
         }
     }
@@ -507,6 +514,16 @@ mod tests {
         assert_eq!(
             (&spec["managementPolicies"], &spec["deletionPolicy"]),
             (&json!(["*"]), &json!("Delete"))
+        );
+        let retained = Request {
+            retain: true,
+            ..request(&plain, &none)
+        };
+        let spec = render(&retained).unwrap().spec;
+        assert_eq!(spec["deletionPolicy"], json!("Orphan"));
+        assert!(
+            !spec["managementPolicies"].to_string().contains("Delete"),
+            "whoever deletes it destroys nothing"
         );
         let mut orphan = inline(json!({}));
         orphan.template.spec.deletion_policy = serde_json::from_value(json!("Orphan")).unwrap();

@@ -16,6 +16,10 @@ pub(crate) struct Identity {
     pub(crate) kind: WorkspaceKind,
     pub(crate) namespace: String,
     pub(crate) apply: String,
+    /// Whether our own status names the Workspace: users write annotations, but not the status.
+    confirmed: bool,
+    /// What the apply records as its Workspace's kind, when that is no kind at all.
+    pub(crate) unknown_kind: Option<String>,
 }
 
 impl Identity {
@@ -24,26 +28,34 @@ impl Identity {
     pub(crate) fn of(apply: &WorkspaceTemplateApply, default_kind: WorkspaceKind) -> Self {
         let (namespace, name) = (apply.namespace().unwrap_or_default(), apply.name_any());
         let recorded = apply.annotations().get(annotation::WORKSPACE_NAME).cloned();
-        let inherited = || {
-            apply
-                .status
-                .as_ref()?
-                .workspace_name
-                .clone()
-                .filter(|name| !name.is_empty())
-        };
-        let kind = apply
-            .annotations()
-            .get(annotation::WORKSPACE_KIND)
-            .and_then(|text| text.parse().ok());
+        let reported = apply.status.as_ref().and_then(|status| status.workspace_name.clone());
+        let reported = reported.filter(|name| !name.is_empty());
+        let recorded_kind = apply.annotations().get(annotation::WORKSPACE_KIND);
+        let kind = recorded_kind.and_then(|text| text.parse().ok());
+        // The Go version knew this kind alone, and recorded none.
+        let inherited_kind = (recorded.is_none() && reported.is_some()).then_some(WorkspaceKind::ClusterScoped);
+        let workspace = recorded.or_else(|| reported.clone());
+        let workspace = workspace.unwrap_or_else(|| names::workspace_name(&namespace, &name));
         Self {
-            name: recorded
-                .or_else(inherited)
-                .unwrap_or_else(|| names::workspace_name(&namespace, &name)),
-            kind: kind.unwrap_or(default_kind),
+            confirmed: reported.as_ref() == Some(&workspace),
+            name: workspace,
+            kind: kind.or(inherited_kind).unwrap_or(default_kind),
+            unknown_kind: recorded_kind.filter(|_| kind.is_none()).cloned(),
             namespace,
             apply: name,
         }
+    }
+
+    /// Whether the name may be used at all. Anybody who may write an apply can write its annotations; without this check
+    /// they could name another tenant's Workspace, or the key of another tenant's Terraform state.
+    pub(crate) fn is_trusted(&self, workspace: Option<&Workspace>) -> bool {
+        self.confirmed
+            || self.name == names::workspace_name(&self.namespace, &self.apply)
+            || workspace.is_some_and(|workspace| self.marked(workspace))
+    }
+
+    fn marked(&self, workspace: &Workspace) -> bool {
+        back_reference(workspace).is_some_and(|(namespace, name)| namespace == self.namespace && name == self.apply)
     }
 
     /// The namespace in which the Workspace is.
@@ -57,12 +69,9 @@ impl Identity {
     /// Whether the Workspace was made for this apply. Namespace and name, not the UID: they survive a move.
     pub(crate) fn owns(&self, workspace: &Workspace) -> bool {
         match back_reference(workspace) {
-            Some((namespace, name)) => namespace == self.namespace && name == self.apply,
-            // The Go version marked nothing; what its status named is taken over, under its own name only.
-            None => {
-                let inherited = self.name != names::workspace_name(&self.namespace, &self.apply);
-                inherited && workspace.name_any() == self.name && workspace.owner_references().is_empty()
-            }
+            Some(_) => self.marked(workspace),
+            // The Go version marked nothing; what our status names is taken over, and marked.
+            None => self.confirmed && workspace.name_any() == self.name && workspace.owner_references().is_empty(),
         }
     }
 }
@@ -244,6 +253,18 @@ mod tests {
         assert!(
             !derived.owns(&workspace(json!({"metadata": {"name": derived.name}}))),
             "an unmarked one of our name is not ours"
+        );
+        // Whoever writes the annotation alone gets nobody else's Workspace.
+        let mut thief = apply.clone();
+        thief.status = None;
+        thief.metadata.annotations = Some([(annotation::WORKSPACE_NAME.to_owned(), "go-name".to_owned())].into());
+        let stolen = Identity::of(&thief, WorkspaceKind::ClusterScoped);
+        let unmarked = workspace(json!({"metadata": {"name": "go-name"}}));
+        assert!(!stolen.owns(&unmarked) && !stolen.is_trusted(Some(&unmarked)) && !stolen.is_trusted(None));
+        assert_eq!(
+            Identity::of(&apply, WorkspaceKind::Namespaced).kind,
+            WorkspaceKind::ClusterScoped,
+            "the Go version's kind"
         );
         apply.metadata.annotations = Some(
             [

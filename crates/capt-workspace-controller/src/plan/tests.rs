@@ -81,6 +81,7 @@ impl World {
                 namespace: NAMESPACE,
                 workspace_name: &identity.name,
                 kind: identity.kind,
+                retain: self.apply.spec.retain_workspace_on_delete.unwrap_or_default(),
                 allow_cross_namespace: false,
             })
         });
@@ -108,6 +109,7 @@ impl World {
                 Some(workspace) => WorkspaceSeen::Present(Arc::new(workspace.clone())),
                 None => WorkspaceSeen::Absent,
             },
+            dropped: false,
             settings: self.settings,
         }
     }
@@ -194,13 +196,21 @@ impl World {
                     self.deletes += 1;
                 }
             }
-            Step::ReleaseWhenGone if self.workspace.is_some() => {}
+            Step::ReleaseWhenGone if self.live_workspace_is_ours() => {}
             Step::ReleaseWhenGone | Step::Release => {
                 self.apply
                     .finalizers_mut()
                     .retain(|finalizer| !FINALIZERS.contains(&finalizer.as_str()));
             }
         }
+    }
+
+    /// What the live look before a release finds.
+    fn live_workspace_is_ours(&self) -> bool {
+        let identity = Identity::of(&self.apply, WorkspaceKind::ClusterScoped);
+        self.workspace
+            .as_ref()
+            .is_some_and(|workspace| identity.owns(workspace))
     }
 
     /// Passes until there is nothing to do but to repeat the report.
@@ -702,6 +712,94 @@ fn large_outputs_are_left_out_and_named() {
         "{}",
         world.message("Ready")
     );
+}
+
+#[test]
+fn fields_that_the_server_drops_do_not_silence_the_reports() {
+    let mut world = World::ready();
+    let parameters = &mut world.template.as_mut().unwrap().template.spec.for_provider;
+    parameters.unknown.insert("brandNew".into(), json!(true));
+    world.settle();
+    world.provider_says("True", "True", "");
+    // The server keeps the revision and drops the field, so the same change is planned for ever.
+    world.workspace.as_mut().unwrap().spec["forProvider"]
+        .as_object_mut()
+        .unwrap()
+        .remove("brandNew");
+    let mut seen = world.observe();
+    assert!(matches!(plan(&seen, at(1)).step, Step::Change { .. }));
+    seen.dropped = true;
+    let status = plan(&seen, at(1)).status.unwrap();
+    let ready = conditions::find(&status.conditions, "Ready").unwrap();
+    assert_eq!((ready.status.as_str(), ready.reason.as_str()), ("True", "Available"));
+    assert!(ready.message.contains("drops fields"), "{}", ready.message);
+}
+
+#[test]
+fn an_error_that_differs_in_its_ids_alone_is_not_written_again() {
+    let mut world = World::ready();
+    world.provider_says("False", "True", "observe failed: throttled, RequestID: 7f3a-1");
+    world.settle();
+    let said = world.status().clone();
+    world.provider_says("False", "True", "observe failed: throttled, RequestID: 99bc-2");
+    world.settle();
+    assert_eq!(*world.status(), said);
+    world.provider_says("False", "True", "observe failed: access denied, RequestID: 99bc-2");
+    world.settle();
+    assert!(world.message("Ready").contains("access denied"));
+}
+
+#[test]
+fn the_flag_resumes_once_and_no_more() {
+    let mut world = World::new();
+    world.settings.resume_interrupted_creates = true;
+    world.settle();
+    world.provider_says("False", "False", "cannot determine creation result");
+    let pending = (
+        annotation::EXTERNAL_CREATE_PENDING.to_owned(),
+        "2026-01-01T00:00:00Z".to_owned(),
+    );
+    world.workspace.as_mut().unwrap().annotations_mut().extend([pending]);
+    assert!(matches!(world.plan().step, Step::Resume(_)));
+    let resumed = (annotation::RESUMED.to_owned(), "2026-01-01T00:00:00Z".to_owned());
+    world.workspace.as_mut().unwrap().annotations_mut().extend([resumed]);
+    assert!(
+        matches!(world.plan().step, Step::Report),
+        "a second interruption needs a person"
+    );
+}
+
+#[test]
+fn a_recorded_name_that_is_not_ours_is_refused() {
+    let mut world = World::new();
+    world
+        .apply
+        .annotations_mut()
+        .insert(annotation::WORKSPACE_NAME.into(), "platform-net".into());
+    world.workspace = Some(Workspace::new(
+        "platform-net",
+        &WorkspaceKind::ClusterScoped.api_resource(),
+        json!({}),
+    ));
+    world.settle();
+    assert_eq!(world.said("Ready"), "False/OwnershipConflict");
+    world.workspace = None;
+    world.settle();
+    assert_eq!(
+        (world.said("Ready").as_str(), world.creates),
+        ("False/OwnershipConflict", 0)
+    );
+    assert!(
+        world.message("Ready").contains("remove the annotation"),
+        "{}",
+        world.message("Ready")
+    );
+    let mut odd = World::new();
+    odd.apply
+        .annotations_mut()
+        .insert(annotation::WORKSPACE_KIND.into(), "nonsense/v1".into());
+    odd.settle();
+    assert!(odd.message("Ready").contains("no kind of Workspace") && odd.creates == 0);
 }
 
 #[test]

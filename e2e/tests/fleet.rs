@@ -1,0 +1,473 @@
+//! Twenty clusters at once, on the simulator in an environment of their own: that all of them come up, that nobody asks
+//! for anything when there is nothing to do, what it costs the API server, that nothing is left behind, that any
+//! controller may die on the way, and that each gets by with its own permissions.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, ensure};
+use base64::Engine;
+use capt_e2e::audit::{self, Request};
+use capt_e2e::components::{CONTROLLERS, OwnController, STATE_NAMESPACE};
+use capt_e2e::environment::{Environment, Port, kubeconfig};
+use capt_e2e::testing::{self, Scratch, condition, create, objects, until, until_gone};
+use capt_e2e::{manifests, up};
+use capt_runtime::rbac::Rule;
+use futures::future::try_join_all;
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::Secret;
+use kube::api::{DeleteParams, DynamicObject, ListParams};
+use kube::{Api, Client, ResourceExt};
+use nix::sys::signal::Signal;
+use serde_json::{Value, json};
+
+const SIMULATOR: &[&str] = &["--provider", "simulator"];
+const CLUSTERS: usize = 20;
+/// How long nothing may happen.
+const QUIET: Duration = Duration::from_secs(120);
+/// The Event of a last transition and core's own last words may follow the moment when everything is Available; nothing
+/// tells that no more will come.
+const SETTLING: Duration = Duration::from_secs(5);
+
+const CLUSTER_API: &str = "cluster.x-k8s.io/v1beta2";
+const INFRASTRUCTURE: &str = "infrastructure.cluster.x-k8s.io/v1beta1";
+const CONTROL_PLANE: &str = "controlplane.cluster.x-k8s.io/v1beta1";
+const TERRAFORM: &str = "tf.upbound.io/v1beta1";
+
+#[tokio::test]
+async fn a_fleet_comes_up_rests_goes_and_survives_its_controllers() -> Result<()> {
+    let scratch = Scratch::named(env!("CARGO_BIN_EXE_capt-e2e"), "test-fleet")?;
+    let started = Timestamp::now();
+    scratch.up(SIMULATOR)?;
+    let environment = &scratch.environment;
+    let fleet = Fleet::new(environment).await?;
+
+    let creating = Timestamp::now();
+    let names = fleet.create("fleet", CLUSTERS).await?;
+    let took = fleet.available(&names).await?;
+    println!("{CLUSTERS} clusters are Available after {:.1} s", took.as_secs_f64());
+    fleet.assert_handed_over(&names).await?;
+
+    tokio::time::sleep(SETTLING).await;
+    let resting = Timestamp::now();
+    let versions = fleet.versions().await?;
+    tokio::time::sleep(QUIET).await;
+    assert_eq!(
+        fleet.versions().await?,
+        versions,
+        "an object changed although nothing was to be done"
+    );
+    let disturbances: Vec<String> = own_requests(environment, resting..Timestamp::now())?
+        .iter()
+        .filter(|request| request.verb != "watch" && request.resource() != "leases")
+        .map(ToString::to_string)
+        .collect();
+    assert!(
+        disturbances.is_empty(),
+        "requests although nothing was to be done:\n{}",
+        disturbances.join("\n")
+    );
+
+    let creation = Cost::of(&own_requests(environment, creating..resting)?);
+    println!("\nRequests for {CLUSTERS} creations\n{}", creation.table());
+
+    assert_eq!(
+        fleet.states_with_resources().await?.len(),
+        2 * CLUSTERS,
+        "a VPC and an EKS cluster each"
+    );
+    let deleting = Timestamp::now();
+    let took = fleet.delete(&names).await?;
+    println!("{CLUSTERS} clusters are gone after {:.1} s", took.as_secs_f64());
+    fleet.assert_nothing_left().await?;
+    let deletion = Cost::of(&own_requests(environment, deleting..Timestamp::now())?);
+    println!("\nRequests for {CLUSTERS} deletions\n{}", deletion.table());
+
+    fleet.survives_the_death_of_each_controller(&scratch).await?;
+
+    let requests = own_requests(environment, started..Timestamp::now())?;
+    let refused: Vec<String> = requests
+        .iter()
+        .filter(|request| request.lacked_permission())
+        .map(ToString::to_string)
+        .collect();
+    assert!(refused.is_empty(), "permissions are missing:\n{}", refused.join("\n"));
+    println!("\nPermissions that nobody used here\n{}", unused_permissions(&requests));
+    Ok(())
+}
+
+/// Clusters of one namespace; each claims the management cluster itself as what Terraform made, so that core has
+/// something to connect to.
+struct Fleet {
+    client: Client,
+    namespace: String,
+    port: u16,
+    /// What the EKS template asks for.
+    access: Value,
+}
+
+impl Fleet {
+    async fn new(environment: &Environment) -> Result<Self> {
+        let settings = environment.settings()?;
+        let server = settings.api_server()?;
+        let authority = environment.authority()?;
+        let access = json!({
+            "cluster_endpoint": server,
+            "cluster_certificate_authority_data":
+                base64::engine::general_purpose::STANDARD.encode(authority.certificate()),
+            "kubeconfig": kubeconfig(&server, authority.certificate(), "admin", settings.token("admin")?),
+        });
+        let client = up::client(&environment.kubeconfig()).await?;
+        let namespace = testing::namespace(&client, "fleet").await?;
+        let fleet = Self {
+            client,
+            namespace,
+            port: settings.port(Port::ApiServer)?,
+            access,
+        };
+        for file in manifests::files(&Path::new(env!("CARGO_MANIFEST_DIR")).join("simulator-templates"))? {
+            for mut template in manifests::read(&file)? {
+                *template.pointer_mut("/metadata/namespace").context("no namespace")? = json!(fleet.namespace);
+                let template = create(&fleet.client, Some(&fleet.namespace), template).await?;
+                until(
+                    &fleet.ours(INFRASTRUCTURE, "WorkspaceTemplate"),
+                    &template.name_any(),
+                    "Valid",
+                    |template| condition(template, "Valid").starts_with("True/"),
+                )
+                .await?;
+            }
+        }
+        Ok(fleet)
+    }
+
+    fn ours(&self, api_version: &str, kind: &str) -> Api<DynamicObject> {
+        objects(&self.client, api_version, kind, Some(&self.namespace))
+    }
+
+    fn workspaces(&self) -> Api<DynamicObject> {
+        objects(&self.client, TERRAFORM, "Workspace", None)
+    }
+
+    /// Every kind that a cluster consists of.
+    fn kinds(&self) -> [(&'static str, Api<DynamicObject>); 6] {
+        [
+            ("Cluster", self.ours(CLUSTER_API, "Cluster")),
+            ("CAPTCluster", self.ours(INFRASTRUCTURE, "CAPTCluster")),
+            ("CAPTControlPlane", self.ours(CONTROL_PLANE, "CAPTControlPlane")),
+            (
+                "WorkspaceTemplateApply",
+                self.ours(INFRASTRUCTURE, "WorkspaceTemplateApply"),
+            ),
+            ("Workspace", self.workspaces()),
+            ("Secret", self.ours("v1", "Secret")),
+        ]
+    }
+
+    /// Creates clusters, all at the same time; their names are the prefix and a number.
+    async fn create(&self, prefix: &str, count: usize) -> Result<Vec<String>> {
+        let names: Vec<String> = (0..count).map(|number| format!("{prefix}-{number:02}")).collect();
+        try_join_all(
+            names
+                .iter()
+                .flat_map(|name| self.manifests(name))
+                .map(|manifest| create(&self.client, Some(&self.namespace), manifest)),
+        )
+        .await?;
+        Ok(names)
+    }
+
+    fn manifests(&self, name: &str) -> [Value; 3] {
+        let (network, service) = (format!("{name}-network"), format!("{name}-service"));
+        [
+            json!({
+                "apiVersion": INFRASTRUCTURE, "kind": "CAPTCluster", "metadata": {"name": network},
+                "spec": {"region": "eu-west-1", "vpcTemplateRef": {"name": "sim-vpc"}, "variables": {"slow_seconds": "2"}},
+            }),
+            json!({
+                "apiVersion": CONTROL_PLANE, "kind": "CAPTControlPlane", "metadata": {"name": service},
+                "spec": {
+                    "version": "1.31",
+                    "workspaceTemplateRef": {"name": "sim-eks"},
+                    "controlPlaneConfig": {"region": "eu-west-1"},
+                    "variables": self.access,
+                },
+            }),
+            json!({
+                "apiVersion": CLUSTER_API, "kind": "Cluster", "metadata": {"name": name},
+                "spec": {
+                    "infrastructureRef": {
+                        "apiGroup": "infrastructure.cluster.x-k8s.io", "kind": "CAPTCluster", "name": network,
+                    },
+                    "controlPlaneRef": {
+                        "apiGroup": "controlplane.cluster.x-k8s.io", "kind": "CAPTControlPlane", "name": service,
+                    },
+                },
+            }),
+        ]
+    }
+
+    /// Waits until Cluster API core calls every one of them Available; returns how long that took.
+    async fn available(&self, names: &[String]) -> Result<Duration> {
+        let begun = Instant::now();
+        let clusters = self.ours(CLUSTER_API, "Cluster");
+        try_join_all(names.iter().map(|name| {
+            until(&clusters, name, "Available", |cluster| {
+                condition(cluster, "Available").starts_with("True/")
+            })
+        }))
+        .await?;
+        Ok(begun.elapsed())
+    }
+
+    /// Everything that Cluster API wants to know of a cluster that is up has reached it.
+    async fn assert_handed_over(&self, names: &[String]) -> Result<()> {
+        for name in names {
+            let cluster = self.ours(CLUSTER_API, "Cluster").get(name).await?;
+            let at = |pointer: &str| cluster.data.pointer(pointer).cloned().unwrap_or_default();
+            assert_eq!(at("/status/phase"), "Provisioned", "{name}");
+            assert_eq!(
+                at("/spec/controlPlaneEndpoint"),
+                json!({"host": "127.0.0.1", "port": self.port}),
+                "{name}"
+            );
+            let zones: BTreeSet<String> = at("/status/failureDomains")
+                .as_array()
+                .into_iter()
+                .flatten()
+                .filter_map(|zone| Some(zone.get("name")?.as_str()?.to_owned()))
+                .collect();
+            assert!(
+                zones.iter().eq(["eu-west-1a", "eu-west-1b", "eu-west-1c"]),
+                "{name}: {zones:?}"
+            );
+
+            let control_plane = self
+                .ours(CONTROL_PLANE, "CAPTControlPlane")
+                .get(&format!("{name}-service"))
+                .await?;
+            let at = |pointer: &str| control_plane.data.pointer(pointer).cloned().unwrap_or_default();
+            assert_eq!(
+                (at("/status/phase"), at("/status/ready")),
+                (json!("Ready"), json!(true)),
+                "{name}"
+            );
+        }
+        Ok(())
+    }
+
+    /// The resourceVersion of every object of ours.
+    async fn versions(&self) -> Result<BTreeMap<String, String>> {
+        let mut versions = BTreeMap::new();
+        let templates = ("WorkspaceTemplate", self.ours(INFRASTRUCTURE, "WorkspaceTemplate"));
+        for (kind, api) in self.kinds().into_iter().chain([templates]) {
+            for object in api.list(&ListParams::default()).await? {
+                let version = object.resource_version().context("no resourceVersion")?;
+                versions.insert(format!("{kind} {}", object.name_any()), version);
+            }
+        }
+        Ok(versions)
+    }
+
+    /// Deletes the Clusters, and nothing else; returns how long it took until they were gone.
+    async fn delete(&self, names: &[String]) -> Result<Duration> {
+        let begun = Instant::now();
+        let clusters = self.ours(CLUSTER_API, "Cluster");
+        try_join_all(
+            names
+                .iter()
+                .map(|name| async { clusters.delete(name, &DeleteParams::background()).await }),
+        )
+        .await?;
+        try_join_all(names.iter().map(|name| until_gone(&clusters, name))).await?;
+        Ok(begun.elapsed())
+    }
+
+    async fn assert_nothing_left(&self) -> Result<()> {
+        for (kind, api) in self.kinds() {
+            let left: Vec<String> = api
+                .list(&ListParams::default())
+                .await?
+                .iter()
+                .map(|o| o.name_any())
+                .collect();
+            if kind == "Secret" {
+                // Connection secrets go with their Workspaces, by Kubernetes' garbage collector, in its own time.
+                try_join_all(left.iter().map(|name| until_gone(&api, name))).await?;
+            } else {
+                assert!(
+                    left.is_empty(),
+                    "a Cluster goes last, but there are still {kind}s: {left:?}"
+                );
+            }
+        }
+        let leaked = self.states_with_resources().await?;
+        assert!(leaked.is_empty(), "Terraform still has resources in {leaked:?}");
+        Ok(())
+    }
+
+    /// The Terraform states in which something stands that would have to be destroyed.
+    async fn states_with_resources(&self) -> Result<Vec<String>> {
+        let states: Api<Secret> = Api::namespaced(self.client.clone(), STATE_NAMESPACE);
+        let mut found = Vec::new();
+        for secret in states.list(&ListParams::default().labels("tfstate=true")).await? {
+            let data = secret.data.as_ref().and_then(|data| data.get("tfstate"));
+            let state: Value = serde_json::from_slice(&data.context("a state without contents")?.0)?;
+            let resources = state.get("resources").and_then(Value::as_object);
+            if resources.is_some_and(|resources| !resources.is_empty()) {
+                found.push(secret.name_any());
+            }
+        }
+        Ok(found)
+    }
+
+    /// Clusters are begun before each death and while the dead one is missing.
+    async fn survives_the_death_of_each_controller(&self, scratch: &Scratch) -> Result<()> {
+        let environment = &scratch.environment;
+        let mut names = Vec::new();
+        for (turn, controller) in CONTROLLERS.iter().enumerate() {
+            names.extend(self.create(&format!("before-{turn}"), 2).await?);
+            let victim = environment.process(controller.name).context("it should run")?.process;
+            victim.signal(Signal::SIGKILL);
+            victim.stop(Duration::from_secs(5)).await;
+            names.extend(self.create(&format!("without-{turn}"), 1).await?);
+            scratch.up(SIMULATOR)?;
+            let successor = environment.process(controller.name).context("it should run again")?;
+            ensure!(successor.process.pid != victim.pid, "{} never died", controller.name);
+        }
+        let took = self.available(&names).await?;
+        println!(
+            "{} clusters are Available {:.1} s after the last restart",
+            names.len(),
+            took.as_secs_f64()
+        );
+        self.assert_handed_over(&names).await?;
+        assert_eq!(
+            self.workspaces().list(&ListParams::default()).await?.items.len(),
+            2 * names.len(),
+            "nothing is made twice"
+        );
+        Ok(())
+    }
+}
+
+/// What the controllers of this tree asked for in a period.
+fn own_requests(environment: &Environment, period: std::ops::Range<Timestamp>) -> Result<Vec<Request>> {
+    let mut requests = audit::read(environment)?.0;
+    requests.retain(|request| {
+        period.contains(&request.received()) && CONTROLLERS.iter().any(|own| own.name == request.user())
+    });
+    Ok(requests)
+}
+
+/// Requests by controller and kind of request.
+struct Cost {
+    by_controller: BTreeMap<String, BTreeMap<&'static str, usize>>,
+    /// Each controller's writes, by what is written.
+    targets: BTreeMap<String, usize>,
+}
+
+impl Cost {
+    const COLUMNS: [&str; 6] = ["WRITES", "REFUSED", "READS", "WATCHES", "EVENTS", "LEASES"];
+
+    fn of(requests: &[Request]) -> Self {
+        let mut cost = Self {
+            by_controller: BTreeMap::new(),
+            targets: BTreeMap::new(),
+        };
+        for request in requests {
+            let column = match request.resource() {
+                "leases" => "LEASES",
+                "events" => "EVENTS",
+                _ if request.is_write() => "WRITES",
+                _ if request.verb == "watch" => "WATCHES",
+                _ => "READS",
+            };
+            let counts = cost.by_controller.entry(request.user().to_owned()).or_default();
+            *counts.entry(column).or_default() += 1;
+            if column == "WRITES" {
+                // A refused write is a write, too; it is counted in both columns.
+                *counts.entry("REFUSED").or_default() += usize::from(request.code() >= 400);
+                let target = format!("{} {} {}", request.user(), request.verb, request.resource_path());
+                *cost.targets.entry(target).or_default() += 1;
+            }
+        }
+        cost
+    }
+
+    fn count(&self, column: &str) -> usize {
+        self.by_controller
+            .values()
+            .filter_map(|counts| counts.get(column))
+            .sum()
+    }
+
+    fn table(&self) -> String {
+        let row = |who: &str, cells: Vec<String>| {
+            cells
+                .iter()
+                .fold(format!("{who:<30}"), |row, cell| format!("{row}{cell:>9}"))
+                + "\n"
+        };
+        let per_cluster = |count: usize| format!("{:.1}", count as f64 / CLUSTERS as f64);
+        let mut table = row("WHO", Self::COLUMNS.map(str::to_owned).to_vec());
+        for (controller, counts) in &self.by_controller {
+            let cells = Self::COLUMNS.map(|column| counts.get(column).copied().unwrap_or_default().to_string());
+            table += &row(controller, cells.to_vec());
+        }
+        table += &row(
+            "all",
+            Self::COLUMNS.map(|column| self.count(column).to_string()).to_vec(),
+        );
+        table += &row(
+            "per cluster",
+            Self::COLUMNS.map(|column| per_cluster(self.count(column))).to_vec(),
+        );
+        table += "writes per cluster:\n";
+        for (target, count) in &self.targets {
+            table += &format!("{:>9}  {target}\n", per_cluster(*count));
+        }
+        table
+    }
+}
+
+/// What each controller may do and did not do.
+fn unused_permissions(requests: &[Request]) -> String {
+    let mut text = String::new();
+    for controller in CONTROLLERS {
+        let used: BTreeSet<(&str, String, &str)> = requests
+            .iter()
+            .filter(|request| request.user() == controller.name)
+            .map(|request| (request.group(), request.resource_path(), request.verb.as_str()))
+            .collect();
+        for rule in permissions(controller) {
+            for (group, resource) in rule
+                .groups
+                .iter()
+                .flat_map(|group| rule.resources.iter().map(move |resource| (*group, *resource)))
+            {
+                let unused: Vec<&str> = rule
+                    .verbs
+                    .iter()
+                    .copied()
+                    .filter(|verb| !used.contains(&(group, resource.to_owned(), *verb)))
+                    .collect();
+                // Admission looks at the permission on finalizers when an owner is named; nobody requests them.
+                if !unused.is_empty() && !resource.ends_with("/finalizers") {
+                    text += &format!(
+                        "{:<30} {:<55} {}\n",
+                        controller.name,
+                        format!("{resource}.{group}").trim_end_matches('.'),
+                        unused.join(", ")
+                    );
+                }
+            }
+        }
+    }
+    text
+}
+
+fn permissions(controller: &OwnController) -> impl Iterator<Item = &'static Rule> {
+    controller.everywhere.iter().chain(controller.own_namespace)
+}
