@@ -99,7 +99,7 @@ test-generated: ## Fail when crds/ differs from the code
 test-e2e: export ENV = test
 test-e2e: programs ## Tests on a real control plane of their own (T=name runs one file)
 	@$(CARGO) test --package capt-e2e --locked --no-run
-	@$(E2E) run -- $(CARGO) test --package capt-e2e --locked $(if $(T),--test $(T),--test '*')
+	@$(E2E) run -- $(CARGO) test --package capt-e2e --locked --no-fail-fast $(if $(T),--test $(T),--test '*')
 
 ##@ Help
 

@@ -5,7 +5,7 @@ use anyhow::{Context, Result, ensure};
 use capt_api::cluster::CaptClusterSpec;
 use capt_api::common::TemplateReference;
 use capt_api::{CaptCluster, CaptControlPlane, WorkspaceTemplate, WorkspaceTemplateApply, crd};
-use capt_e2e::testing;
+use capt_e2e::testing::{self, condition, until};
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::api::{DynamicObject, Patch, PatchParams, PostParams};
 use kube::core::{ApiResource, GroupVersionKind};
@@ -88,6 +88,11 @@ async fn unknown_workspace_fields_survive() -> Result<()> {
     let object =
         DynamicObject::new("t", &resource).data(json!({ "spec": { "template": { "spec": workspace_spec() } } }));
     raw.create(&PostParams::default(), &object).await?;
+    // The controller has had its say, and leaves the template alone from now on.
+    until(&raw, "t", "checked", |template| {
+        condition(template, "Valid") == "True/Valid"
+    })
+    .await?;
 
     // Through our types and back: what a controller reads and writes.
     let mut template = typed.get("t").await?;
@@ -188,6 +193,10 @@ where
     object
         .labels_mut()
         .insert(capt_api::names::label::CLUSTER_NAME.into(), "demo".into());
+    // The controllers of the environment would put a status right that a test makes up.
+    object
+        .annotations_mut()
+        .insert(capt_api::names::annotation::PAUSED.into(), String::new());
     let made = api.create(&PostParams::default(), &object).await?;
     let patch = Patch::Merge(json!({ "status": status }));
     api.patch_status(&made.name_any(), &PatchParams::default(), &patch)

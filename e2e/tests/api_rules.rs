@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 
 use anyhow::{Context, Result, bail, ensure};
 use capt_api::crd;
+use capt_api::names::annotation;
 use capt_e2e::testing;
 use futures::{StreamExt as _, stream};
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::{
@@ -661,6 +662,10 @@ impl Server {
         let mut object = DynamicObject::new("", &resource).data(json!({ "spec": spec }));
         object.metadata.name = None;
         object.metadata.generate_name = Some("rule-".into());
+        // The controllers of the environment would put the statuses right that these tests make up.
+        object
+            .annotations_mut()
+            .insert(annotation::PAUSED.into(), String::new());
         Ok(api
             .create(
                 &PostParams {
