@@ -52,6 +52,7 @@ pub(crate) struct World(Arc<Mutex<State>>);
 impl World {
     /// A Cluster `demo` whose control plane `demo-cp` has an apply that is ready, a published endpoint and a valid source.
     pub(crate) fn new() -> Self {
+        tests::log::install();
         let world = Self::default();
         world.put("clusters", "demo", json!({"spec": {}}));
         world.put("captcontrolplanes", "demo-cp", json!({

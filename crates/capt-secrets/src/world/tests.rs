@@ -1,9 +1,6 @@
 //! The controller as a whole against [`World`]: what it makes, repairs and removes; crashes after every write; caches that
 //! lag; and that no value of a Secret is ever told.
 
-use std::io;
-use std::sync::{Arc, Mutex};
-
 use base64::Engine;
 use capt_runtime::error::{Class, Classified};
 use capt_runtime::key::Key;
@@ -555,25 +552,10 @@ fn memory_of_a_control_plane_goes_with_it() {
 
 /// Everything that a pass tells anybody: log lines of every level, the condition, the error.
 fn all_that_is_told(world: &World, trust: Trust) -> String {
-    #[derive(Clone, Default)]
-    struct Lines(Arc<Mutex<Vec<u8>>>);
-    impl io::Write for Lines {
-        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-            self.0.lock().unwrap().extend_from_slice(bytes);
-            Ok(bytes.len())
-        }
-        fn flush(&mut self) -> io::Result<()> {
-            Ok(())
-        }
-    }
-    let lines = Lines::default();
-    let writer = lines.clone();
-    let log = tracing_subscriber::fmt()
-        .with_max_level(tracing::Level::TRACE)
-        .with_writer(move || writer.clone())
-        .finish();
     let worker = world.worker_with(trust);
-    let result = tracing::subscriber::with_default(log, || block_on(world.settle(&worker)));
+    log::take();
+    let result = block_on(world.settle(&worker));
+    let log = log::take();
     let failure = result
         .err()
         .map(|failure| format!("{failure} {failure:?}"))
@@ -581,7 +563,6 @@ fn all_that_is_told(world: &World, trust: Trust) -> String {
     let view = world.view().unwrap();
     let (seen, _) = block_on(worker.reader.observe(&view, &worker.memory)).unwrap();
     let plan = crate::plan::plan(&seen, at(0));
-    let log = String::from_utf8(lines.0.lock().unwrap().clone()).unwrap();
     assert!(
         log.contains("captcontrolplanes") || log.contains("SecretsReady"),
         "the log is really taken: {log}"
@@ -591,6 +572,45 @@ fn all_that_is_told(world: &World, trust: Trust) -> String {
         secrets_ready(world),
         world.writes()
     )
+}
+
+/// What is logged, per thread. One subscriber for the whole process: with one per test, whether a line is taken depends on
+/// which thread came by it first.
+pub(super) mod log {
+    use std::cell::RefCell;
+    use std::io;
+    use std::sync::Once;
+
+    thread_local!(static LINES: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) });
+
+    struct Lines;
+
+    impl io::Write for Lines {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            LINES.with_borrow_mut(|lines| lines.extend_from_slice(bytes));
+            Ok(bytes.len())
+        }
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    /// Every world does this first, so that no line is passed by before.
+    pub(in crate::world) fn install() {
+        static ONCE: Once = Once::new();
+        ONCE.call_once(|| {
+            let subscriber = tracing_subscriber::fmt()
+                .with_max_level(tracing::Level::TRACE)
+                .with_writer(|| Lines)
+                .finish();
+            tracing::subscriber::set_global_default(subscriber).unwrap();
+        });
+    }
+
+    /// What this thread has logged since the last time.
+    pub(super) fn take() -> String {
+        String::from_utf8(LINES.take()).unwrap()
+    }
 }
 
 /// A value that no text of ours contains.
