@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use capt_api::common::ObjectReference;
 use capt_api::external::workspace::WorkspaceExt;
-use capt_api::names::{annotation, finalizer, label};
+use capt_api::names::{annotation, label};
 use capt_api::{Cluster, Workspace, WorkspaceKind, WorkspaceTemplate, WorkspaceTemplateApply};
 use capt_runtime::cache::{Cache, Found, Index};
 use capt_runtime::key::Key;
@@ -13,6 +13,7 @@ use k8s_openapi::api::core::v1::{ConfigMap, Secret};
 use kube::api::PartialObjectMeta;
 use kube::{Resource, ResourceExt};
 
+use crate::inputs::is_protected;
 use crate::plan::{ClusterSeen, InputSeen, Observed, Settings, TemplateSeen, WorkspaceSeen, declares_shared_backend};
 use crate::render::{self, Input, Request};
 use crate::workspace::Identity;
@@ -231,10 +232,7 @@ fn seen<K: Resource>(object: &K) -> InputSeen {
             meta.uid.as_deref().unwrap_or_default(),
             meta.resource_version.as_deref().unwrap_or_default()
         ),
-        protected: object
-            .finalizers()
-            .iter()
-            .any(|present| present == finalizer::WORKSPACE_INPUT),
+        protected: is_protected(object),
         deleting: meta.deletion_timestamp.is_some(),
     }
 }

@@ -157,7 +157,7 @@ pub(crate) fn refused(seen: &Observed, failure: &Failure, now: Timestamp) -> Wor
     };
     let mut words = Words::not_ready(why, failure.to_string());
     if seen.apply.metadata.deletion_timestamp.is_some() {
-        words.deleting = Some((true, Deleting::OwnershipConflict, failure.to_string()));
+        words.deleting = Some((Deleting::OwnershipConflict, failure.to_string()));
     }
     status(seen, words, now)
 }
@@ -611,7 +611,8 @@ struct Words {
     /// `None` leaves Synced and Ready as they stand.
     readiness: Option<Readiness>,
     waiting: Option<(Waiting, String)>,
-    deleting: Option<(bool, Deleting, String)>,
+    /// What the deletion waits for; nothing is being deleted without it.
+    deleting: Option<(Deleting, String)>,
     /// Whether it is about the spec as it stands now.
     current: bool,
 }
@@ -660,7 +661,7 @@ impl Words {
     }
 
     fn and_deleting(mut self, reason: Deleting, message: impl Into<String>) -> Self {
-        self.deleting = Some((true, reason, message.into()));
+        self.deleting = Some((reason, message.into()));
         self
     }
 
@@ -762,11 +763,7 @@ fn status(seen: &Observed, words: Words, now: Timestamp) -> WorkspaceTemplateApp
         _ => seen.apply.metadata.generation.unwrap_or_default(),
     };
     let (waiting_reason, waiting_message) = words.waiting.clone().unwrap_or((Waiting::NotWaiting, String::new()));
-    let (deleting, deleting_reason, deleting_message) =
-        words
-            .deleting
-            .clone()
-            .unwrap_or((false, Deleting::NotDeleting, String::new()));
+    let (deleting_reason, deleting_message) = words.deleting.clone().unwrap_or((Deleting::NotDeleting, String::new()));
     let is = |yes: bool| if yes { Status::True } else { Status::False };
     // Synced and Ready turn together: a revision that Terraform took but that a plan still differs from is not in place.
     let readiness = words.readiness.as_ref().map(|readiness| {
@@ -798,7 +795,7 @@ fn status(seen: &Observed, words: Words, now: Timestamp) -> WorkspaceTemplateApp
             message: waiting_message,
         }),
         deleting: Some(conditions::State {
-            status: is(deleting),
+            status: is(words.deleting.is_some()),
             reason: deleting_reason,
             message: deleting_message,
         }),
