@@ -5,7 +5,7 @@ use std::sync::Arc;
 use capt_api::cluster::CaptClusterStatus;
 use capt_api::conditions::is_true;
 use capt_api::external::cluster::ClusterFailure;
-use capt_api::names::finalizer;
+use capt_api::names::{finalizer, vpc_apply_name};
 use capt_api::workspace::WorkspaceTemplateApplySpec;
 use capt_api::{CaptCluster, Cluster, WorkspaceTemplateApply};
 use capt_runtime::apply::{Bond, Change, Compare, Created, Edit, FinalizerAdded, Objects, Ours, Parent, Planned};
@@ -86,6 +86,11 @@ impl Reconciler for CaptClusters {
             Some(failure) => Err(failure),
             None => reported.map(|()| planned.wake),
         }
+    }
+
+    fn is_behind(&self, key: &Key) -> bool {
+        let apply = Key::namespaced(key.namespace().unwrap_or_default(), &vpc_apply_name(key.name()));
+        self.reads.capt_clusters.is_behind(key) || self.reads.applies.is_behind(&apply)
     }
 }
 

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use capt_api::conditions::control_plane::{Deleting, Failed, Paused, Ready};
 use capt_api::conditions::{self, Reason};
 use capt_api::controlplane::CaptControlPlaneStatus;
-use capt_api::names::finalizer;
+use capt_api::names::{eks_apply_name, finalizer};
 use capt_api::{CaptCluster, CaptControlPlane, Cluster, WorkspaceTemplateApply};
 use capt_runtime::apply::{Bond, Change, Compare, Created, Deleted, FinalizerAdded, Objects, Ours, Parent, Planned};
 use capt_runtime::cache::Found;
@@ -87,6 +87,11 @@ impl Reconciler for ControlPlanes {
             tracing::debug!(error = %second, "the report could not be written either");
         }
         Err(failure)
+    }
+
+    fn is_behind(&self, key: &Key) -> bool {
+        let apply = |name| Key::namespaced(key.namespace().unwrap_or_default(), name);
+        self.caches.control_planes.is_behind(key) || self.caches.applies.is_behind(&apply(&eks_apply_name(key.name())))
     }
 }
 

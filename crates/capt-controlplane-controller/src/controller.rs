@@ -188,15 +188,15 @@ fn wire(setup: &mut Setup, settings: Settings) -> anyhow::Result<()> {
         clusters: caches.clusters.clone(),
         by_apply,
         control_planes: writer.of(),
-        objects: writer.of(),
+        objects: writer.of().shown_in(&caches.applies),
     };
     let reconciler = ControlPlanes {
         settings,
         caches: caches.clone(),
-        control_planes: writer.of(),
+        control_planes: writer.of().shown_in(&caches.control_planes),
         clusters: writer.of(),
         capt_clusters: writer.of(),
-        applies: writer.of(),
+        applies: writer.of().shown_in(&caches.applies),
         events: setup.events(),
     };
     setup.controller("captcontrolplane", queue, &caches.control_planes, reconciler);

@@ -134,7 +134,7 @@ fn wire(setup: &mut Setup) -> anyhow::Result<()> {
             capt_clusters: writer.of(),
             secrets: writer.of(),
         },
-        control_planes: writer.of(),
+        control_planes: writer.of().shown_in(&caches.control_planes),
         events: setup.events(),
     };
     let objects = caches.control_planes.clone();

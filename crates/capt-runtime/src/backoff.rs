@@ -18,7 +18,7 @@ impl Pace {
     /// The API server or the network did not answer as it should.
     pub const TRANSIENT: Self = Self::new(500, 300_000);
     /// Another writer was faster. The watch usually brings its version first; this is the net below.
-    pub const CONFLICT: Self = Self::new(200, 10_000);
+    pub const CONFLICT: Self = Self::new(1_000, 10_000);
     /// Only somebody else can change the outcome. Their change usually arrives as an event; this slow look catches
     /// what no watch of ours shows.
     pub const TERMINAL: Self = Self::new(30_000, 600_000);

@@ -9,12 +9,14 @@ use std::{
     fmt,
     hash::Hash,
     sync::{Arc, Mutex, PoisonError, RwLock},
+    time::Duration,
 };
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::{Resource, runtime::watcher::Event};
 use serde::{Deserialize, Deserializer, de::DeserializeOwned};
 use serde_json::Value;
+use tokio::time::Instant;
 
 use crate::key::Key;
 
@@ -44,7 +46,12 @@ struct Store<K> {
     /// How many of the entries are unreadable.
     unreadable: usize,
     indexers: Vec<Box<dyn Indexer<K>>>,
+    /// Versions that we wrote and the watch has not brought yet, and until when they are waited for.
+    awaited: HashMap<Key, (u64, Instant)>,
 }
+
+/// So long a write of ours is waited for. A watch that is later than this is broken, and its own business.
+const PATIENCE: Duration = Duration::from_secs(5);
 
 enum Entry<K> {
     Present(Arc<K>),
@@ -73,6 +80,11 @@ impl<K: Resource> Entry<K> {
         }
     }
 
+    /// The version as a number: the API server promises that those of one kind can be compared.
+    fn version(&self) -> Option<u64> {
+        self.metadata().resource_version.as_deref()?.parse().ok()
+    }
+
     /// Whether both are the same object at the same version.
     fn same_version(&self, other: &Self) -> bool {
         let (a, b) = (self.metadata(), other.metadata());
@@ -87,8 +99,16 @@ impl<K: Resource> Cache<K> {
                 entries: HashMap::new(),
                 unreadable: 0,
                 indexers: Vec::new(),
+                awaited: HashMap::new(),
             })),
         }
+    }
+
+    /// Whether a write of ours has not arrived here yet. What is planned from before that write would be refused, or
+    /// would do the same thing twice.
+    pub fn is_behind(&self, key: &Key) -> bool {
+        let awaited = read(&self.store, |store| store.awaited.get(key).copied());
+        awaited.is_some_and(|(_, until)| Instant::now() < until)
     }
 
     /// The object, if it is there and readable. Where an unreadable one must not look like an absent one, use
@@ -116,6 +136,30 @@ impl<K: Resource> Cache<K> {
     /// The keys of all objects, readable or not.
     pub fn keys(&self) -> Vec<Key> {
         read(&self.store, |store| store.entries.keys().cloned().collect())
+    }
+}
+
+/// A cache in which the writes of this process are waited for.
+pub(crate) trait Awaits: Send + Sync {
+    /// Tells that the API server has this object at this version.
+    fn wrote(&self, key: Key, version: u64);
+}
+
+impl<K: Resource + Send + Sync + 'static> Awaits for Cache<K> {
+    fn wrote(&self, key: Key, version: u64) {
+        let now = Instant::now();
+        write(&self.store, |store| {
+            if store
+                .entries
+                .get(&key)
+                .is_some_and(|entry| entry.version() >= Some(version))
+            {
+                return;
+            }
+            // What the watch never brings (it selects by label, or the object went at once) must not pile up.
+            store.awaited.retain(|_, (_, until)| now < *until);
+            store.awaited.insert(key, (version, now + PATIENCE));
+        });
     }
 }
 
@@ -256,6 +300,14 @@ impl<K: Resource> Store<K> {
     /// Puts one entry in place (or takes it out) with its index values, and tells what changed.
     fn step(&mut self, key: Key, new: Option<Entry<K>>) -> Change<K> {
         let new_object = new.as_ref().and_then(Entry::present).cloned();
+        let shown = new.as_ref().map_or(Some(u64::MAX), Entry::version);
+        if self
+            .awaited
+            .get(&key)
+            .is_some_and(|(version, _)| shown >= Some(*version))
+        {
+            self.awaited.remove(&key);
+        }
         self.unreadable += usize::from(matches!(new, Some(Entry::Unreadable(_))));
         let old_entry = match new {
             Some(entry) => self.entries.insert(key.clone(), entry),
@@ -676,5 +728,41 @@ mod tests {
         use kube::api::PartialObjectMeta;
         assert!(Guarded::<PartialObjectMeta<Secret>>::metadata_api());
         assert!(!Guarded::<Secret>::metadata_api());
+    }
+
+    #[test]
+    fn a_write_is_awaited_until_the_watch_brings_it_or_something_newer() {
+        let mut bench = Bench::new();
+        bench.list(vec![guarded("a", 1, "x"), guarded("b", 1, "x")]);
+        bench.cache.wrote(key("a"), 5);
+        assert!(bench.cache.is_behind(&key("a")) && !bench.cache.is_behind(&key("b")));
+        bench.feed.take(Event::Apply(guarded("a", 4, "x")));
+        assert!(bench.cache.is_behind(&key("a")), "an older version is on its way");
+        bench.feed.take(Event::Apply(guarded("a", 5, "x")));
+        assert!(!bench.cache.is_behind(&key("a")));
+
+        bench.cache.wrote(key("a"), 5);
+        assert!(
+            !bench.cache.is_behind(&key("a")),
+            "the watch was faster than the answer"
+        );
+        bench.cache.wrote(key("a"), 7);
+        bench.feed.take(Event::Delete(guarded("a", 6, "x")));
+        assert!(!bench.cache.is_behind(&key("a")), "nothing more is to come");
+        bench.cache.wrote(key("new"), 8);
+        assert!(bench.cache.is_behind(&key("new")), "what was created is not there yet");
+        bench.list(vec![guarded("new", 9, "x")]);
+        assert!(!bench.cache.is_behind(&key("new")));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_watch_that_is_late_does_not_hold_work_up_for_ever() {
+        let bench = Bench::new();
+        bench.cache.wrote(key("a"), 5);
+        tokio::time::advance(PATIENCE).await;
+        assert!(!bench.cache.is_behind(&key("a")));
+        bench.cache.wrote(key("b"), 6);
+        let waiting = read(&bench.cache.store, |store| store.awaited.len());
+        assert_eq!(waiting, 1, "what never came is forgotten");
     }
 }

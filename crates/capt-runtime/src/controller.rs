@@ -38,6 +38,12 @@ pub trait Reconciler: Send + Sync + 'static {
     /// gone: then there is nothing to do, and success forgets its failures. The span of the pass has an empty field
     /// `generation` for the reconciler to fill.
     fn reconcile(&self, key: &Key) -> impl Future<Output = Result<Wake, Self::Error>> + Send;
+
+    /// Whether the caches lack a write of an earlier pass over this object. The pass then waits for the watch: from the
+    /// state before that write it could only be refused, or do the same thing twice.
+    fn is_behind(&self, _key: &Key) -> bool {
+        false
+    }
 }
 
 /// How much a controller may do at once, and for how long.
@@ -53,6 +59,9 @@ pub struct Settings {
 
 /// A deadline that has passed already is looked at after this time, so that a plan that keeps naming it cannot spin.
 const OVERDUE: Duration = Duration::from_secs(1);
+
+/// A pass that waits for the watch to catch up is looked at after this time at the latest. The event itself comes sooner.
+const CATCH_UP: Duration = Duration::from_secs(5);
 
 /// So many races are not lost in a row by chance.
 const LOST_TOO_OFTEN: u32 = 8;
@@ -160,6 +169,12 @@ impl<R: Reconciler> Controller<R> {
     }
 
     fn start(&self, key: Key, passes: &mut JoinSet<Pass<R::Error>>, ledger: &mut Ledger) {
+        if self.reconciler.is_behind(&key) {
+            // An event that arrived since the key was handed out makes it run again at once.
+            self.queue.done(&key);
+            self.queue.add_after(key, CATCH_UP);
+            return;
+        }
         let span = tracing::info_span!(
             "reconcile",
             kind = self.name,
@@ -326,7 +341,7 @@ mod tests {
     use std::{
         collections::VecDeque,
         sync::Mutex,
-        sync::atomic::{AtomicUsize, Ordering},
+        sync::atomic::{AtomicBool, AtomicUsize, Ordering},
     };
 
     #[derive(Debug, thiserror::Error)]
@@ -356,6 +371,7 @@ mod tests {
     #[derive(Clone)]
     struct Script {
         acts: Arc<Mutex<VecDeque<Act>>>,
+        behind: Arc<AtomicBool>,
         begun: Arc<Mutex<Vec<(Key, Instant)>>>,
         ended: Arc<AtomicUsize>,
         parallel: Arc<AtomicUsize>,
@@ -366,6 +382,7 @@ mod tests {
         fn new(acts: &[Act]) -> Self {
             Self {
                 acts: Arc::new(Mutex::new(acts.iter().copied().collect())),
+                behind: Arc::default(),
                 begun: Arc::default(),
                 ended: Arc::default(),
                 parallel: Arc::default(),
@@ -422,6 +439,10 @@ mod tests {
             self.parallel.fetch_sub(1, Ordering::SeqCst);
             self.ended.fetch_add(1, Ordering::SeqCst);
             result
+        }
+
+        fn is_behind(&self, _: &Key) -> bool {
+            self.behind.load(Ordering::SeqCst)
         }
     }
 
@@ -498,6 +519,26 @@ mod tests {
         bench.has(r#"controller_runtime_reconcile_total{controller="test",result="success"} 2"#);
         bench.has(r#"controller_runtime_max_concurrent_reconciles{controller="test"} 3"#);
         bench.has(r#"controller_runtime_active_workers{controller="test"} 0"#);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_pass_waits_for_the_cache_to_catch_up() {
+        let bench = bench(&[Act::Done(Wake::OnEvent)]);
+        bench.script.behind.store(true, Ordering::SeqCst);
+        bench.queue.add(key("a"));
+        bench.pass(Duration::from_secs(1)).await;
+        assert_eq!(bench.script.passes(), 0);
+        bench.script.behind.store(false, Ordering::SeqCst);
+        bench.queue.add(key("a"));
+        bench.pass(Duration::from_millis(1)).await;
+        assert_eq!(bench.script.passes(), 1, "the event brings the pass");
+
+        bench.script.behind.store(true, Ordering::SeqCst);
+        bench.queue.add(key("a"));
+        bench.pass(Duration::from_secs(1)).await;
+        bench.script.behind.store(false, Ordering::SeqCst);
+        bench.pass(CATCH_UP).await;
+        assert_eq!(bench.script.passes(), 2, "no event is needed");
     }
 
     #[tokio::test(start_paused = true)]

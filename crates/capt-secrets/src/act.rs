@@ -47,6 +47,10 @@ impl Reconciler for ControlPlanes {
         }
         Ok(Wake::OnEvent)
     }
+
+    fn is_behind(&self, key: &Key) -> bool {
+        self.caches.control_planes.is_behind(key)
+    }
 }
 
 /// One pass over what the caches say.

@@ -125,11 +125,11 @@ fn wire(setup: &mut Setup, trust: Trust) -> anyhow::Result<()> {
     };
     let worker = Worker {
         reader: Reader {
-            secrets: writer.of(),
-            metadata: writer.of(),
+            secrets: writer.of().shown_in(&caches.secrets),
+            metadata: writer.of().shown_in(&caches.secrets),
             trust,
         },
-        control_planes: writer.of(),
+        control_planes: writer.of().shown_in(&caches.control_planes),
         events: setup.events(),
         memory: Memory::default(),
     };

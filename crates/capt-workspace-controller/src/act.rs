@@ -15,10 +15,10 @@ use k8s_openapi::api::core::v1::{ConfigMap, Secret};
 use kube::api::PartialObjectMeta;
 use kube::{Resource, ResourceExt};
 
-use crate::observe::Caches;
+use crate::observe::{Caches, workspace_key};
 use crate::plan::{self, Observed, Settings, Step, WorkspaceSeen};
 use crate::render::Input;
-use crate::workspace::{FINALIZERS, back_reference, is_let_go, let_go_spec};
+use crate::workspace::{FINALIZERS, Identity, back_reference, is_let_go, let_go_spec};
 
 /// Brings applies and their Workspaces together.
 #[derive(Debug)]
@@ -88,6 +88,15 @@ impl Reconciler for Applies {
         }
         outcome.map(|_| Wake::OnEvent)
     }
+
+    fn is_behind(&self, key: &Key) -> bool {
+        self.caches.applies.is_behind(key)
+            || self.caches.applies.get(key).is_some_and(|apply| {
+                let identity = Identity::of(&apply, self.default_kind);
+                let workspaces = &self.caches.workspaces.of(identity.kind).all;
+                workspaces.is_behind(&workspace_key(&identity))
+            })
+    }
 }
 
 /// What became of a step.
@@ -100,11 +109,12 @@ enum Effect {
 
 impl Applies {
     fn applies(&self) -> Objects<WorkspaceTemplateApply> {
-        self.writer.of()
+        self.writer.of().shown_in(&self.caches.applies)
     }
 
     fn workspaces(&self, kind: WorkspaceKind) -> Objects<Workspace> {
-        self.writer.of_dynamic(kind.api_resource())
+        let cache = &self.caches.workspaces.of(kind).all;
+        self.writer.of_dynamic(kind.api_resource()).shown_in(cache)
     }
 
     async fn perform(&self, seen: &Observed, step: &Step) -> Result<Effect, Failure> {

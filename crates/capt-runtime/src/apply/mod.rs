@@ -51,6 +51,7 @@ pub use contains::contains;
 pub use edit::Edit;
 pub use finalizers::FinalizerAdded;
 
+use crate::cache::{Awaits, Cache};
 use crate::error::{Failure, ObjectRef};
 
 /// Writes in the name of one controller.
@@ -80,6 +81,7 @@ impl Writer {
             client: self.client.clone(),
             manager: self.manager,
             kind: Arc::new(kind),
+            shown_in: None,
         }
     }
 }
@@ -100,6 +102,7 @@ pub struct Objects<K: Resource> {
     client: Client,
     manager: Manager,
     kind: Arc<K::DynamicType>,
+    shown_in: Option<Arc<dyn Awaits>>,
 }
 
 impl<K: Resource> Clone for Objects<K> {
@@ -108,6 +111,7 @@ impl<K: Resource> Clone for Objects<K> {
             client: self.client.clone(),
             manager: self.manager,
             kind: Arc::clone(&self.kind),
+            shown_in: self.shown_in.clone(),
         }
     }
 }
@@ -122,6 +126,13 @@ impl<K: Resource> fmt::Debug for Objects<K> {
 }
 
 impl<K: Resource> Objects<K> {
+    /// Plans are made from this cache: after a write, [`Cache::is_behind`] tells until the watch has brought it.
+    #[must_use]
+    pub fn shown_in<C: Resource + Send + Sync + 'static>(mut self, cache: &Cache<C>) -> Self {
+        self.shown_in = Some(Arc::new(cache.clone()));
+        self
+    }
+
     fn object_ref(&self, namespace: Option<&str>, name: &str) -> ObjectRef {
         ObjectRef::new(&K::kind(&self.kind), namespace, name)
     }

@@ -14,6 +14,7 @@ use serde_json::Value;
 
 use super::{Edit, Objects, Outcome, Planned, audit};
 use crate::error::{Failure, ObjectRef, Race, Verb};
+use crate::key::Key;
 
 /// How many objects one answer of a live list may hold: a bound on memory, not on the result.
 const PAGE: u32 = 500;
@@ -51,7 +52,7 @@ impl<K: Resource> Objects<K> {
         let body = serde_json::to_vec(body).map_err(|error| unserialisable(object, &error))?;
         let request = self.requests(object.namespace.as_deref()).create(&params, body);
         let text = self.send(Verb::Create, object, request).await?;
-        decode(Verb::Create, object, &text)
+        self.written(Verb::Create, object, &text)
     }
 
     /// Server-side apply with force: a field is ours by the ownership table, whoever wrote it last.
@@ -90,13 +91,28 @@ impl<K: Resource> Objects<K> {
             Part::Main => requests.patch(&object.name, params, patch),
         };
         let text = self.send(verb, object, request).await?;
-        decode(verb, object, &text)
+        self.written(verb, object, &text)
     }
 
     pub(super) async fn send_delete(&self, object: &ObjectRef, params: &DeleteParams) -> Result<(), Failure> {
         let request = self.requests(object.namespace.as_deref()).delete(&object.name, params);
-        // The body is the object or a Status; neither says more than success does.
-        self.send(Verb::Delete, object, request).await.map(drop)
+        let text = self.send(Verb::Delete, object, request).await?;
+        // The body is the object, which finalizers keep, or a Status, which has no version.
+        self.written(Verb::Delete, object, &text).map(drop)
+    }
+
+    /// Takes the answer to a write, and lets the cache know what is to come.
+    fn written(&self, verb: Verb, object: &ObjectRef, text: &str) -> Result<Value, Failure> {
+        let answer: Value = parse_text(verb, object, text)?;
+        let version = answer.pointer("/metadata/resourceVersion").and_then(Value::as_str);
+        if let (Some(cache), Some(version)) = (&self.shown_in, version.and_then(|text| text.parse().ok())) {
+            let key = match &object.namespace {
+                Some(namespace) => Key::namespaced(namespace, &object.name),
+                None => Key::cluster_scoped(&object.name),
+            };
+            cache.wrote(key, version);
+        }
+        Ok(answer)
     }
 }
 
@@ -224,10 +240,6 @@ struct Page<K> {
 
 fn null_is_empty<'de, D: serde::Deserializer<'de>, K: DeserializeOwned>(deserializer: D) -> Result<Vec<K>, D::Error> {
     Ok(Option::<Vec<K>>::deserialize(deserializer)?.unwrap_or_default())
-}
-
-fn decode(verb: Verb, object: &ObjectRef, text: &str) -> Result<Value, Failure> {
-    parse_text(verb, object, text)
 }
 
 fn parse_text<T: DeserializeOwned>(verb: Verb, object: &ObjectRef, text: &str) -> Result<T, Failure> {
