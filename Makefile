@@ -60,8 +60,8 @@ build: ## Build everything for release
 	$(CARGO) build --workspace --release --locked
 
 .PHONY: generate
-generate: ## Write crds/ from the code
-	$(CARGO) run --quiet --package capt-api --bin crdgen -- crds
+generate: ## Write what is made from the code: crds/, and the chart's roles, schema and reference
+	$(CARGO) run --quiet --package capt-generate
 
 .PHONY: fmt
 fmt: ## Format the code
@@ -92,8 +92,8 @@ test-unit: ## Unit and property tests; needs nothing but Rust
 	$(CARGO) test --package capt-e2e --lib --bins --locked
 
 .PHONY: test-generated
-test-generated: ## Fail when crds/ differs from the code
-	$(CARGO) run --quiet --locked --package capt-api --bin crdgen -- crds --check
+test-generated: ## Fail when a generated file differs from the code
+	$(CARGO) run --quiet --locked --package capt-generate -- --check
 
 .PHONY: test-e2e
 test-e2e: export ENV = test
@@ -101,13 +101,43 @@ test-e2e: programs ## Tests on a real control plane of their own (T=name runs on
 	@$(CARGO) test --package capt-e2e --locked --no-run
 	@$(E2E) run -- $(CARGO) test --package capt-e2e --locked --no-fail-fast $(if $(T),--test $(T),--test '*')
 
+##@ Chart
+
+.PHONY: chart-check
+chart-check: programs ## Render the chart in every way that its values allow; needs no control plane
+	@CAPT_ENV=$(ENV) $(CARGO) test --package capt-e2e --locked --test chart -- flags:: golden:: helm:: render:: switches:: typos::
+
+.PHONY: chart-golden
+chart-golden: programs ## Write down what the chart renders now, for chart-check to compare with
+	@CAPT_ENV=$(ENV) UPDATE_GOLDEN=1 $(CARGO) test --package capt-e2e --locked --test chart -- golden::
+
+.PHONY: test-chart-static
+test-chart-static: export T = chart
+test-chart-static: test-e2e ## Everything about the chart that can be tested without a node
+
+.PHONY: manifests
+manifests: programs ## Pack the chart, and render it for kubectl and clusterctl, into dist/
+	@tools=$$($(E2E) tools --chart | grep ^/ | paste -sd:) && PATH="$$tools:$$PATH" charts/manifests.sh dist
+
+.PHONY: images
+images: ## Build an image per program into dist/images (BASE=image REGISTRY=name TAG=tag)
+	@CARGO="$(CARGO)" images/build.sh
+
+.PHONY: sbom
+sbom: ## List what is in each program, with licences, into dist/sbom
+	@CARGO="$(CARGO)" images/sbom.sh dist/sbom
+
+.PHONY: push-images
+push-images: export PUSH = 1
+push-images: images ## The same, and push them to REGISTRY
+
 ##@ Help
 
 .PHONY: help
 help: ## Show this
 	@awk 'BEGIN {FS = ":.*## "; printf "CAPT: Cluster API provider for EKS, by Terraform\n"} \
 	  /^##@/ {printf "\n%s\n", substr($$0, 5)} \
-	  /^[a-z0-9-]+:.*## / {printf "  %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	  /^[a-z0-9-]+:.*## / {printf "  %-18s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 .PHONY: programs programs-quietly
 programs:

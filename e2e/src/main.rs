@@ -61,7 +61,11 @@ enum Command {
     /// Count the requests in the API server's audit log, by who asked and how.
     Requests,
     /// Build the pinned programs and print where they are.
-    Tools,
+    Tools {
+        /// Helm and what else the chart needs, in place of the environment's programs.
+        #[arg(long)]
+        chart: bool,
+    },
     /// Start the environment, run a command in it, and take it down again, whatever the command's end.
     Run {
         #[arg(long, value_enum, default_value = "terraform")]
@@ -124,8 +128,12 @@ async fn run(cli: Cli) -> Result<ExitCode> {
         Command::Cloud { command } => cloud::run(&environment, command).await?,
         Command::Simulate(args) => simulator::run(args).await?,
         Command::Requests => print!("{}", audit::read(&environment)?.table()),
-        Command::Tools => {
-            for dir in Toolbox::ready(environment.cache()).await?.directories() {
+        Command::Tools { chart } => {
+            let tools = match chart {
+                true => Toolbox::for_chart(environment.cache()).await?,
+                false => Toolbox::ready(environment.cache()).await?,
+            };
+            for dir in tools.directories() {
                 println!("{}", dir.display());
             }
         }

@@ -117,8 +117,45 @@ const GROUPS: &[Group] = &[
     },
 ];
 
+/// What the chart is tested and installed with; the environment runs without it.
+const CHART_GROUPS: &[Group] = &[
+    Group {
+        name: "helm",
+        module: "helm.sh/helm/v4",
+        programs: &[Program {
+            name: "helm",
+            package: "helm.sh/helm/v4/cmd/helm",
+        }],
+        manifests: &[],
+        link: &[("helm.sh/helm/v4/internal/version.version", "{version}")],
+    },
+    Group {
+        name: "helm3",
+        module: "helm.sh/helm/v3",
+        programs: &[Program {
+            name: "helm3",
+            package: "helm.sh/helm/v3/cmd/helm",
+        }],
+        manifests: &[],
+        link: &[
+            ("helm.sh/helm/v3/internal/version.version", "{version}"),
+            // Without a cluster to ask it would take every chart for one of Kubernetes 1.20.
+            ("helm.sh/helm/v3/pkg/chartutil.k8sVersionMinor", "36"),
+        ],
+    },
+    Group {
+        name: "prometheus-operator",
+        module: "github.com/prometheus-operator/prometheus-operator",
+        programs: &[],
+        manifests: &["example/prometheus-operator-crd"],
+        link: &[],
+    },
+];
+
 /// Free space that a cold build needs: the Go caches grow to about 13 GB, the programs to half a gigabyte.
 const SPACE_TO_BUILD: u64 = 16 << 30;
+/// The same for what the chart needs: Helm shares most of its dependencies with nobody, but is small.
+const SPACE_TO_BUILD_FOR_CHART: u64 = 4 << 30;
 /// Free space that a running environment needs for its data and logs.
 const SPACE_TO_RUN: u64 = 2 << 30;
 
@@ -159,12 +196,21 @@ impl Toolbox {
         dirs
     }
 
-    /// Finds every program in the cache and builds those that are missing.
+    /// Finds every program of the environment in the cache and builds those that are missing.
     pub async fn ready(cache: &Path) -> Result<Self> {
+        Self::of(GROUPS, SPACE_TO_BUILD, cache).await
+    }
+
+    /// The same for what the chart needs: Helm, and the CRDs of the Prometheus operator.
+    pub async fn for_chart(cache: &Path) -> Result<Self> {
+        Self::of(CHART_GROUPS, SPACE_TO_BUILD_FOR_CHART, cache).await
+    }
+
+    async fn of(groups: &'static [Group], space_to_build: u64, cache: &Path) -> Result<Self> {
         let tools = cache.join("tools");
         fs::create_dir_all(&tools).with_context(|| format!("cannot create the tool cache {}", tools.display()))?;
         let mut pins = Vec::new();
-        for group in GROUPS {
+        for group in groups {
             pins.push((group, Pin::read(group)?));
         }
         let mut missing: Vec<(&Group, &Pin, &Program)> = Vec::new();
@@ -183,7 +229,7 @@ impl Toolbox {
         if missing.is_empty() && !incomplete {
             check_space(cache, SPACE_TO_RUN)?;
         } else {
-            check_space(cache, SPACE_TO_BUILD)?;
+            check_space(cache, space_to_build)?;
             check_go().await?;
             // Two environments that start on a cold machine must not build the same thing twice.
             let lock = fs::File::create(tools.join("lock"))?;
@@ -194,7 +240,8 @@ impl Toolbox {
             let total = missing.len();
             if total > 0 {
                 println!(
-                    "Building {total} programs from pinned Go modules; about 15 minutes on two cores, once per pin."
+                    "Building {total} programs from pinned Go modules; about {} minutes on two cores, once per pin.",
+                    2 * total
                 );
             }
             for (index, (group, pin, program)) in missing.into_iter().enumerate() {
@@ -308,6 +355,11 @@ impl Pin {
 
     /// Manifests are copied beside the binaries, so that the Go module cache can be dropped.
     async fn copy_manifests(&self, tools: &Path, group: &Group) -> Result<()> {
+        // Where no program was built from the module, nothing has fetched it yet.
+        let mut go = Command::new("go");
+        go.current_dir(source(group))
+            .args(["mod", "download", module_path(group)]);
+        run_go(go).await.context("cannot fetch a Go module")?;
         let mut go = Command::new("go");
         go.current_dir(source(group))
             .args(["list", "-m", "-f", "{{.Dir}}", module_path(group)]);
@@ -460,7 +512,7 @@ mod tests {
 
     #[test]
     fn every_group_is_pinned() {
-        for group in GROUPS {
+        for group in GROUPS.iter().chain(CHART_GROUPS) {
             let pin = Pin::read(group).unwrap();
             assert!(pin.key.starts_with(&format!("{}-v", group.name)), "{}", pin.key);
         }

@@ -24,6 +24,9 @@ use serde_json::{Value, json};
 
 const SIMULATOR: &[&str] = &["--provider", "simulator"];
 const CLUSTERS: usize = 20;
+/// What a cluster may cost the API server: every write of every controller, refused ones too, but Events and Leases.
+const WRITES_PER_CREATION: usize = 32;
+const WRITES_PER_DELETION: usize = 22;
 /// How long nothing may happen.
 const QUIET: Duration = Duration::from_secs(120);
 /// The Event of a last transition and core's own last words may follow the moment when everything is Available; nothing
@@ -71,6 +74,7 @@ async fn a_fleet_comes_up_rests_goes_and_survives_its_controllers() -> Result<()
 
     let creation = Cost::of(&own_requests(environment, creating..resting)?);
     println!("\nRequests for {CLUSTERS} creations\n{}", creation.table());
+    creation.assert_writes_within(WRITES_PER_CREATION);
 
     assert_eq!(
         fleet.states_with_resources().await?.len(),
@@ -83,6 +87,7 @@ async fn a_fleet_comes_up_rests_goes_and_survives_its_controllers() -> Result<()
     fleet.assert_nothing_left().await?;
     let deletion = Cost::of(&own_requests(environment, deleting..Timestamp::now())?);
     println!("\nRequests for {CLUSTERS} deletions\n{}", deletion.table());
+    deletion.assert_writes_within(WRITES_PER_DELETION);
 
     fleet.survives_the_death_of_each_controller(&scratch).await?;
 
@@ -401,6 +406,12 @@ impl Cost {
             .values()
             .filter_map(|counts| counts.get(column))
             .sum()
+    }
+
+    fn assert_writes_within(&self, per_cluster: usize) {
+        let writes = self.count("WRITES");
+        let allowed = per_cluster * CLUSTERS;
+        assert!(writes <= allowed, "{writes} writes for {CLUSTERS} clusters, {allowed} are allowed");
     }
 
     fn table(&self) -> String {

@@ -33,7 +33,7 @@ use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::{
     api::{
         coordination::v1::Lease,
-        core::v1::{ConfigMap, Secret},
+        core::v1::{ConfigMap, Secret, ServiceAccount},
         events::v1::Event,
     },
     apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition,
@@ -608,6 +608,56 @@ async fn the_http_server_tells_health_metrics_and_log_level() -> Result<()> {
     assert_eq!(put("info").await?.0, 200);
     assert_eq!(put(&"x".repeat(10_000).leak()[..]).await?.0, 413);
     assert_eq!(process.get("/nothing").await?.0, 404);
+    process.stop().await
+}
+
+/// A client of the metrics that sends this token, and takes any certificate: the controller made it itself.
+fn scraper(address: SocketAddr, token: &str) -> Result<Client> {
+    let mut config = Config::new(format!("https://{address}").parse()?);
+    config.accept_invalid_certs = true;
+    config.auth_info.token = Some(token.to_owned().into());
+    Ok(Client::try_from(config)?)
+}
+
+async fn scrape(client: &Client) -> Result<String, u16> {
+    let request = http::Request::get("/metrics").body(Vec::new()).map_err(|_| 0_u16)?;
+    client.request_text(request).await.map_err(|error| match error {
+        kube::Error::Api(status) => status.code,
+        _ => 0,
+    })
+}
+
+#[tokio::test]
+async fn secure_metrics_are_for_those_whom_the_api_server_lets_read_them() -> Result<()> {
+    let client = testing::client().await?;
+    let namespace = testing::namespace(&client, "scrape").await?;
+    let flags = [
+        "--namespace",
+        namespace.as_str(),
+        "--leader-elect=false",
+        "--metrics-secure-bind-address",
+        "127.0.0.1:0",
+    ];
+    let (process, metrics) = Process::start(&flags, |setup| setup.metrics_address()).await?;
+    assert_ne!(process.address, metrics);
+    assert_eq!(process.get("/metrics").await?.0, 404, "the open port has no metrics any more");
+    assert_eq!(process.get("/healthz").await?.0, 200);
+
+    // A token of a service account, which the API server knows and has not permitted anything.
+    let accounts: Api<ServiceAccount> = Api::namespaced(client.clone(), &namespace);
+    accounts
+        .create(&PostParams::default(), &serde_json::from_value(json!({"metadata": {"name": "scraper"}}))?)
+        .await?;
+    let request = accounts
+        .create_token_request("scraper", &PostParams::default(), &serde_json::from_value(json!({"spec": {"audiences": []}}))?)
+        .await?;
+    let token = request.status.context("no token")?.token;
+    assert_eq!(scrape(&scraper(metrics, "nobody's")?).await, Err(401));
+    assert_eq!(scrape(&scraper(metrics, token.as_deref().unwrap_or_default())?).await, Err(403));
+
+    let admin = testing::environment()?.settings()?.token("admin")?.to_owned();
+    let text = scrape(&scraper(metrics, &admin)?).await.map_err(|code| anyhow::anyhow!("refused: {code}"))?;
+    assert!(text.contains("capt_build_info"), "{text}");
     process.stop().await
 }
 

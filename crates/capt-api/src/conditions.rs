@@ -86,6 +86,8 @@ pub struct Entry<'a> {
 pub trait Report {
     /// The types of these conditions, in the order in which they are written.
     const TYPES: &'static [&'static str];
+    /// Every word that one of them can have as its reason.
+    const WORDS: &'static [&'static str];
     fn entries(&self) -> Vec<Entry<'_>>;
 }
 
@@ -180,6 +182,7 @@ macro_rules! report {
 
         impl $crate::conditions::Report for $report {
             const TYPES: &'static [&'static str] = &[$( $type ),+];
+            const WORDS: &'static [&'static str] = &[$( $( $text ),+ ),+];
             fn entries(&self) -> Vec<$crate::conditions::Entry<'_>> {
                 vec![$( $crate::conditions::Entry {
                     type_: $type,
@@ -216,6 +219,11 @@ pub mod cluster {
                 CrossNamespaceTemplate = "CrossNamespaceTemplate",
                 CreateInterrupted = "CreateInterrupted",
                 StateLocked = "StateLocked",
+                ProviderConfigMissing = "ProviderConfigMissing",
+                CredentialsMissing = "CredentialsMissing",
+                QuotaExceeded = "QuotaExceeded",
+                TerraformTimeout = "TerraformTimeout",
+                InvalidModule = "InvalidModule",
                 VpcReadyTimeout = "VPCReadyTimeout",
                 SecretTimeout = "SecretTimeout",
                 OwnershipConflict = "OwnershipConflict",
@@ -241,6 +249,11 @@ pub mod cluster {
                 CrossNamespaceTemplate = "CrossNamespaceTemplate",
                 CreateInterrupted = "CreateInterrupted",
                 StateLocked = "StateLocked",
+                ProviderConfigMissing = "ProviderConfigMissing",
+                CredentialsMissing = "CredentialsMissing",
+                QuotaExceeded = "QuotaExceeded",
+                TerraformTimeout = "TerraformTimeout",
+                InvalidModule = "InvalidModule",
                 VpcReadyTimeout = "VPCReadyTimeout",
                 SecretTimeout = "SecretTimeout",
                 OwnershipConflict = "OwnershipConflict",
@@ -272,6 +285,11 @@ pub mod cluster {
                 CrossNamespaceTemplate = "CrossNamespaceTemplate",
                 CreateInterrupted = "CreateInterrupted",
                 StateLocked = "StateLocked",
+                ProviderConfigMissing = "ProviderConfigMissing",
+                CredentialsMissing = "CredentialsMissing",
+                QuotaExceeded = "QuotaExceeded",
+                TerraformTimeout = "TerraformTimeout",
+                InvalidModule = "InvalidModule",
                 VpcReadyTimeout = "VPCReadyTimeout",
                 SecretTimeout = "SecretTimeout",
                 OwnershipConflict = "OwnershipConflict",
@@ -285,6 +303,11 @@ pub mod cluster {
                 DestroyFailed = "DestroyFailed",
                 CreateInterrupted = "CreateInterrupted",
                 StateLocked = "StateLocked",
+                ProviderConfigMissing = "ProviderConfigMissing",
+                CredentialsMissing = "CredentialsMissing",
+                QuotaExceeded = "QuotaExceeded",
+                TerraformTimeout = "TerraformTimeout",
+                InvalidModule = "InvalidModule",
                 DeletionTimeout = "DeletionTimeout",
                 OwnershipConflict = "OwnershipConflict",
                 Paused = "Paused",
@@ -320,10 +343,15 @@ pub mod control_plane {
                 AdmissionDenied = "AdmissionDenied",
                 CreateInterrupted = "CreateInterrupted",
                 StateLocked = "StateLocked",
+                ProviderConfigMissing = "ProviderConfigMissing",
+                CredentialsMissing = "CredentialsMissing",
+                QuotaExceeded = "QuotaExceeded",
+                TerraformTimeout = "TerraformTimeout",
+                InvalidModule = "InvalidModule",
                 ControlPlaneTimeout = "ControlPlaneTimeout",
                 VpcReadyTimeout = "VPCReadyTimeout",
                 SecretTimeout = "SecretTimeout",
-                WorkspaceTimeout = "WorkspaceTimeout",
+                EndpointMissing = "EndpointMissing",
                 EndpointInvalid = "EndpointInvalid",
                 SecretsFailed = "SecretsFailed",
                 OwnershipConflict = "OwnershipConflict",
@@ -367,10 +395,15 @@ pub mod control_plane {
                 AdmissionDenied = "AdmissionDenied",
                 CreateInterrupted = "CreateInterrupted",
                 StateLocked = "StateLocked",
+                ProviderConfigMissing = "ProviderConfigMissing",
+                CredentialsMissing = "CredentialsMissing",
+                QuotaExceeded = "QuotaExceeded",
+                TerraformTimeout = "TerraformTimeout",
+                InvalidModule = "InvalidModule",
                 ControlPlaneTimeout = "ControlPlaneTimeout",
                 VpcReadyTimeout = "VPCReadyTimeout",
                 SecretTimeout = "SecretTimeout",
-                WorkspaceTimeout = "WorkspaceTimeout",
+                EndpointMissing = "EndpointMissing",
                 EndpointInvalid = "EndpointInvalid",
                 SecretsFailed = "SecretsFailed",
                 OwnershipConflict = "OwnershipConflict",
@@ -384,6 +417,11 @@ pub mod control_plane {
                 DestroyFailed = "DestroyFailed",
                 CreateInterrupted = "CreateInterrupted",
                 StateLocked = "StateLocked",
+                ProviderConfigMissing = "ProviderConfigMissing",
+                CredentialsMissing = "CredentialsMissing",
+                QuotaExceeded = "QuotaExceeded",
+                TerraformTimeout = "TerraformTimeout",
+                InvalidModule = "InvalidModule",
                 DeletionTimeout = "DeletionTimeout",
                 OwnershipConflict = "OwnershipConflict",
                 Paused = "Paused",
@@ -408,7 +446,6 @@ pub mod endpoint {
                 EndpointMissing = "EndpointMissing",
                 EndpointInvalid = "EndpointInvalid",
                 EndpointUpdateFailed = "EndpointUpdateFailed",
-                EndpointCleared = "EndpointCleared",
             }
         }
     }
@@ -429,7 +466,7 @@ pub mod secrets {
                 SourceMissing = "SourceMissing",
                 OwnershipConflict = "OwnershipConflict",
                 NamespaceTerminating = "NamespaceTerminating",
-                SecretsRemoved = "SecretsRemoved",
+                Deleting = "Deleting",
             }
         }
     }
@@ -464,6 +501,11 @@ pub mod workspace_apply {
                 TerraformFailed = "TerraformFailed",
                 CreateInterrupted = "CreateInterrupted",
                 StateLocked = "StateLocked",
+                ProviderConfigMissing = "ProviderConfigMissing",
+                CredentialsMissing = "CredentialsMissing",
+                QuotaExceeded = "QuotaExceeded",
+                TerraformTimeout = "TerraformTimeout",
+                InvalidModule = "InvalidModule",
                 WorkspacePaused = "WorkspacePaused",
                 InvalidTemplate = "InvalidTemplate",
                 UnsafeVariable = "UnsafeVariable",
@@ -482,6 +524,11 @@ pub mod workspace_apply {
                 TerraformFailed = "TerraformFailed",
                 CreateInterrupted = "CreateInterrupted",
                 StateLocked = "StateLocked",
+                ProviderConfigMissing = "ProviderConfigMissing",
+                CredentialsMissing = "CredentialsMissing",
+                QuotaExceeded = "QuotaExceeded",
+                TerraformTimeout = "TerraformTimeout",
+                InvalidModule = "InvalidModule",
                 WorkspacePaused = "WorkspacePaused",
                 InvalidTemplate = "InvalidTemplate",
                 UnsafeVariable = "UnsafeVariable",
@@ -511,6 +558,11 @@ pub mod workspace_apply {
                 DestroyFailed = "DestroyFailed",
                 CreateInterrupted = "CreateInterrupted",
                 StateLocked = "StateLocked",
+                ProviderConfigMissing = "ProviderConfigMissing",
+                CredentialsMissing = "CredentialsMissing",
+                QuotaExceeded = "QuotaExceeded",
+                TerraformTimeout = "TerraformTimeout",
+                InvalidModule = "InvalidModule",
                 DeletionTimeout = "DeletionTimeout",
                 OwnershipConflict = "OwnershipConflict",
                 Paused = "Paused",

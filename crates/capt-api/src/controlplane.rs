@@ -8,6 +8,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::common::{ApiEndpoint, TemplateMetadata, TemplateReference};
+use crate::machine::Place;
 use crate::schema;
 
 /// The EKS control plane that a cluster is to have.
@@ -178,6 +179,13 @@ impl Phase {
             Self::Failed => "Failed",
             Self::Deleting => "Deleting",
         }
+    }
+}
+
+impl Place for Phase {
+    const ALL: &'static [Self] = &[Self::Creating, Self::Ready, Self::Failed, Self::Deleting];
+    fn label(self) -> &'static str {
+        self.as_str()
     }
 }
 

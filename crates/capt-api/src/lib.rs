@@ -3,7 +3,7 @@
 //!
 //! The controllers never call each other; they meet in the objects that this crate describes. `ownership` says who
 //! writes which field of them, `names` how everything is called, `conditions` what can be reported. The CRDs in `crds/`
-//! are generated from the types (`cargo run -p capt-api --bin crdgen -- crds`).
+//! are generated from the types (`make generate`).
 
 #![allow(
     clippy::duplicated_attributes,
@@ -20,8 +20,10 @@ pub mod conditions;
 pub mod controlplane;
 pub mod crd;
 pub mod external;
+pub mod machine;
 pub mod names;
 pub mod ownership;
+pub mod reasons;
 pub mod schema;
 pub mod workspace;
 

@@ -116,6 +116,9 @@ pub mod annotation {
     /// clusterctl: not ready to be moved.
     pub const BLOCK_MOVE: &str = "clusterctl.cluster.x-k8s.io/block-move";
 
+    /// On a CRD: the release of CAPT that it is of, so that an older one never replaces it unasked.
+    pub const CAPT_VERSION: &str = "infrastructure.cluster.x-k8s.io/capt-version";
+
     /// On an apply: the name of its Workspace, so that a lost status cannot lose it.
     pub const WORKSPACE_NAME: &str = "infrastructure.cluster.x-k8s.io/workspace-name";
     /// On an apply: `group/version` of its Workspace, so that a changed flag cannot lose it.

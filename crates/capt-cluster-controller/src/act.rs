@@ -13,13 +13,14 @@ use capt_runtime::controller::{Reconciler, Wake};
 use capt_runtime::error::{Class, Classified, Failure, ObjectRef};
 use capt_runtime::events::Events;
 use capt_runtime::key::Key;
+use capt_runtime::metrics::Lives;
 use capt_runtime::transition::announce;
 use jiff::Timestamp;
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use kube::Resource;
 use serde_json::{Value, json};
 
 use crate::judge::Trouble;
+use crate::metrics;
 use crate::observe::{Apply, Observed, Owner, Reads, Settings, observe};
 use crate::plan::{Plan, Step, plan};
 use crate::wish::Wish;
@@ -32,6 +33,7 @@ pub(crate) struct CaptClusters {
     pub(crate) applies: Objects<WorkspaceTemplateApply>,
     pub(crate) clusters: Objects<Cluster>,
     pub(crate) events: Events,
+    pub(crate) lives: Lives,
     pub(crate) settings: Settings,
 }
 
@@ -181,11 +183,14 @@ impl CaptClusters {
             }
             Step::RemoveFinalizer => {
                 let why = "nothing that was made for it is left";
-                let _ = self
+                let released = self
                     .capt_clusters
                     .remove_finalizers(&capt_cluster, &[finalizer::CAPT_CLUSTER], why)
                     .await?;
-                tracing::info!("the CAPTCluster is released");
+                if !released.is_unchanged() {
+                    metrics::gone(&self.lives, &seen.capt_cluster, Timestamp::now());
+                    tracing::info!("the CAPTCluster is released");
+                }
             }
         }
         Ok(Acted::Done)
@@ -200,6 +205,7 @@ impl CaptClusters {
                 .await?;
             if !outcome.is_unchanged() {
                 self.tell(seen, status);
+                metrics::reported(&self.lives, &seen.capt_cluster, status, Timestamp::now());
             }
         }
         if plan.clear_cluster_failure
@@ -230,22 +236,7 @@ impl CaptClusters {
                 .filter(|type_| was(type_) || is(type_)),
         );
         let about = seen.capt_cluster.object_ref(&());
-        announce(&self.events, &about, &before, after, &told, is_bad);
-    }
-}
-
-/// What people should look at.
-fn is_bad(condition: &Condition) -> bool {
-    match condition.type_.as_str() {
-        "VPCFailed" => condition.status == "True",
-        "Deleting" => ["DestroyFailed", "CreateInterrupted", "StateLocked", "DeletionTimeout"]
-            .contains(&condition.reason.as_str()),
-        "Ready" => {
-            let harmless = ["VPCCreating", "Deleting"].contains(&condition.reason.as_str())
-                || condition.reason.starts_with("Waiting");
-            condition.status == "False" && !harmless
-        }
-        _ => false,
+        announce(&self.events, &about, &before, after, &told);
     }
 }
 

@@ -9,6 +9,7 @@ use capt_runtime::app::{self, Setup};
 use capt_runtime::apply::Writer;
 use capt_runtime::args::{CommonArgs, positive};
 use capt_runtime::cache::Change;
+use capt_runtime::hold::Holds;
 use capt_runtime::key::Key;
 use capt_runtime::watch::Watch;
 use clap::{ArgAction, Parser};
@@ -16,8 +17,8 @@ use jiff::SignedDuration;
 use kube::ResourceExt;
 
 use crate::act::CaptClusters;
-use crate::hold::{Holds, holder};
-use crate::observe::{ControlPlaneMeta, Reads, Settings, apply_key, cluster_key};
+use crate::hold::HOLD;
+use crate::observe::{ControlPlaneMeta, Reads, Settings, apply_keys, cluster_key};
 
 /// Looks after CAPTClusters: makes, changes and destroys their VPCs through WorkspaceTemplateApplies, and tells Cluster
 /// API when the infrastructure is ready.
@@ -91,28 +92,16 @@ fn wire(setup: &mut Setup, settings: Settings) -> anyhow::Result<()> {
     });
     let mut control_planes = Watch::<ControlPlaneMeta>::namespaced(setup.client(), setup.scope(), &());
 
-    let by_apply = capt_clusters.index(|capt_cluster| vec![apply_key(capt_cluster)]);
+    let by_apply = capt_clusters.index(apply_keys);
     let by_cluster = capt_clusters.index(|capt_cluster| cluster_key(&capt_cluster.metadata).into_iter().collect());
-    let by_uid = capt_clusters.index(|capt_cluster| capt_cluster.uid().into_iter().collect());
-    let held_by = applies.index(|apply| holder(&apply.metadata).into_iter().collect());
-    let held_in = applies.index(|apply| {
-        let held = holder(&apply.metadata).is_some();
-        cluster_key(&apply.metadata).filter(|_| held).into_iter().collect()
-    });
+    let held_in = applies.index(|apply| HOLD.cluster_of(apply));
     let planes_of = control_planes.index(|plane| cluster_key(&plane.metadata).into_iter().collect());
 
     capt_clusters.notify(&queue);
-    capt_clusters.on_change(&holds, move |change| {
-        vanished(change).map(|uid| held_by.keys(&uid)).unwrap_or_default()
-    });
+    capt_clusters.on_change(&holds, |change| HOLD.left_behind(change));
+    let parents = by_apply.clone();
     applies.on_change(&queue, move |change| by_apply.keys(&change.key));
-    applies.on_change(&holds, |change| {
-        let held = change
-            .new
-            .as_ref()
-            .is_some_and(|apply| holder(&apply.metadata).is_some());
-        held.then(|| change.key.clone()).into_iter().collect()
-    });
+    applies.on_change(&holds, |change| HOLD.held(change));
     let owned = by_cluster.clone();
     clusters.on_change(&queue, move |change| {
         if matters(change) {
@@ -157,15 +146,19 @@ fn wire(setup: &mut Setup, settings: Settings) -> anyhow::Result<()> {
         applies: writer.of().shown_in(&applies),
         clusters: writer.of(),
         events: setup.events(),
+        lives: setup.metrics().lives(),
         settings,
     };
     setup.controller("captcluster", queue, &capt_clusters, reconciler);
     let releaser = Holds {
+        hold: HOLD,
+        scope: setup.scope().clone(),
         applies: applies.clone(),
-        owners: by_uid,
         clusters,
+        parents,
+        live_parents: writer.of(),
+        live_clusters: writer.of(),
         live_applies: writer.of().shown_in(&applies),
-        live_owners: writer.of(),
         events: setup.events(),
     };
     setup.controller("workspacetemplateapply", holds, &applies, releaser);
@@ -191,13 +184,6 @@ fn owner(control_plane: Option<&ControlPlaneMeta>) -> Option<(Key, Option<String
         cluster_key(metadata)?,
         ClusterOwner::of(metadata).map(|owner| owner.uid.to_owned()),
     ))
-}
-
-/// The UID that an object had which is not there any more, also when another has taken its name.
-fn vanished(change: &Change<CaptCluster>) -> Option<String> {
-    let old = change.old.as_ref()?.uid()?;
-    let new = change.new.as_ref().and_then(|new| new.uid());
-    (new.as_ref() != Some(&old)).then_some(old)
 }
 
 /// Whether a Cluster changed in what is read here. Cluster API writes its status all the time.

@@ -1,15 +1,17 @@
 //! How the VPC stands, judged from its apply.
 
-use capt_api::cluster::CaptClusterStatus;
 use capt_api::conditions::cluster::VpcReady;
 use capt_api::conditions::{self, Reason, workspace_apply};
-use capt_api::names::{finalizer, output, vpc_connection_secret};
+use capt_api::names::{output, vpc_connection_secret};
+use capt_api::reasons::is_trouble;
 use capt_api::workspace::WorkspaceTemplateApplyStatus;
 use capt_api::{WorkspaceTemplateApply, conditions::bounded};
 use capt_runtime::error::{Class, Classified, Failure};
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
+use jiff::Timestamp;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use kube::ResourceExt;
 
+use crate::hold::HOLD;
 use crate::network::{Network, network};
 use crate::observe::{Apply, FromSecret, Observed, Owner, vpc_id};
 use crate::wish::wish;
@@ -23,6 +25,22 @@ pub(crate) struct Judgement {
     pub(crate) standing: Standing,
     pub(crate) reason: VpcReady,
     pub(crate) message: String,
+    pub(crate) passing: Passing,
+}
+
+/// Whether a stage usually passes within moments, and since when it lasts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Passing {
+    No,
+    Since(Timestamp),
+    /// Something of another controller's, which keeps silent about what passes for as long as we do.
+    UnsaidSince(Timestamp),
+}
+
+impl Passing {
+    pub(crate) fn since(time: Option<&Time>) -> Self {
+        time.map_or(Self::No, |time| Self::Since(time.0))
+    }
 }
 
 /// What is going on.
@@ -55,7 +73,12 @@ impl Judgement {
             standing,
             reason,
             message: message.into(),
+            passing: Passing::No,
         }
+    }
+
+    fn passing(self, passing: Passing) -> Self {
+        Self { passing, ..self }
     }
 
     pub(crate) fn clock(&self) -> Option<Clock> {
@@ -115,26 +138,23 @@ impl Trouble {
 /// How the VPC of an object that is not being deleted stands.
 pub(crate) fn judge(seen: &Observed) -> Judgement {
     use Standing::{Failing, Idle, Refused, Working};
-    let cluster = match &seen.owner {
+    let made = Passing::since(seen.capt_cluster.metadata.creation_timestamp.as_ref());
+    let waiting_for_cluster =
+        |message: String| Judgement::new(Idle, VpcReady::WaitingForCluster, message).passing(made);
+    match &seen.owner {
         Owner::Unnamed => {
-            return Judgement::new(
-                Idle,
-                VpcReady::WaitingForCluster,
-                "waiting for a Cluster that names this object in spec.infrastructureRef",
+            return waiting_for_cluster(
+                "waiting for a Cluster that names this object in spec.infrastructureRef".into(),
             );
         }
         Owner::Unseen(name) => {
-            return Judgement::new(
-                Idle,
-                VpcReady::WaitingForCluster,
-                format!("the Cluster {name}, which owns this object, is not there"),
-            );
+            return waiting_for_cluster(format!("the Cluster {name}, which owns this object, is not there"));
         }
-        Owner::Present(cluster) => cluster,
-    };
+        Owner::Present(_) => {}
+    }
     let name = seen.apply_name();
     let own_namespace = seen.capt_cluster.metadata.namespace.as_deref().unwrap_or_default();
-    let template = match network(
+    match network(
         &seen.capt_cluster.spec,
         own_namespace,
         seen.settings.allow_cross_namespace,
@@ -149,17 +169,30 @@ pub(crate) fn judge(seen: &Observed) -> Judgement {
             }
             return Judgement::new(Standing::InPlace(id.to_owned()), VpcReady::ExistingVpcUsed, message);
         }
-        Ok(Network::Template(template)) => template,
-    };
+        Ok(Network::Template(_)) => {}
+    }
     if let Some(trouble) = &seen.trouble {
         return Judgement::new(trouble.standing.clone(), trouble.reason, trouble.message.clone());
+    }
+    if let Some(astray) = &seen.astray {
+        return Judgement::new(
+            Refused,
+            VpcReady::InvalidVpcConfig,
+            format!(
+                "spec.workspaceTemplateApplyName: WorkspaceTemplateApply {astray} holds a network of this object, and \
+                 only {name} is looked after, so nothing is made beside it. To keep that network, set \
+                 spec.retainWorkspaceOnDelete on {astray}, delete it, and put the VPC's ID into spec.existingVpcId in \
+                 place of spec.vpcTemplateRef; for a new network, remove the field"
+            ),
+        );
     }
     match &seen.apply {
         Apply::Absent => Judgement::new(
             Working(Clock::Vpc),
             VpcReady::VpcCreating,
             format!("WorkspaceTemplateApply {name} is being made"),
-        ),
+        )
+        .passing(made),
         Apply::Unreadable(why) => Judgement::new(
             Failing,
             VpcReady::VpcCreationFailed,
@@ -178,21 +211,28 @@ pub(crate) fn judge(seen: &Observed) -> Judgement {
                  delete it, or give the CAPTCluster another name"
             ),
         ),
-        Apply::Ours(apply) => {
-            let is_current = apply.spec == wish(&seen.capt_cluster, template, &cluster.name_any()).spec;
-            judge_apply(seen, apply, is_current, &name)
-        }
+        Apply::Ours(apply) => judge_apply(seen, apply, &name),
     }
 }
 
-fn judge_apply(seen: &Observed, apply: &WorkspaceTemplateApply, is_current: bool, name: &str) -> Judgement {
+/// Whether the apply still asks for something else than the CAPTCluster does: whatever it says is about the wish of
+/// yesterday.
+fn is_outdated(seen: &Observed, apply: &WorkspaceTemplateApply) -> bool {
+    let capt_cluster = &seen.capt_cluster;
+    let own_namespace = capt_cluster.metadata.namespace.as_deref().unwrap_or_default();
+    let network = network(&capt_cluster.spec, own_namespace, seen.settings.allow_cross_namespace);
+    match (&seen.owner, network) {
+        (Owner::Present(cluster), Ok(Network::Template(template))) => {
+            apply.spec != wish(capt_cluster, template, &cluster.name_any()).spec
+        }
+        _ => false,
+    }
+}
+
+fn judge_apply(seen: &Observed, apply: &WorkspaceTemplateApply, name: &str) -> Judgement {
     use Standing::{Failing, Idle, Queueing, Refused, Working};
     if apply.metadata.deletion_timestamp.is_some() {
-        let held = apply
-            .finalizers()
-            .iter()
-            .any(|present| present == finalizer::CAPT_CLUSTER_HOLD);
-        let message = if held {
+        let message = if HOLD.is_on(&apply.metadata) {
             format!(
                 "WorkspaceTemplateApply {name} is being deleted; it is held, so the VPC is not destroyed, but changes do \
                  not reach it any more. To go back, remove all finalizers from it: it is made anew and takes the VPC over"
@@ -204,24 +244,19 @@ fn judge_apply(seen: &Observed, apply: &WorkspaceTemplateApply, is_current: bool
         };
         return Judgement::new(Idle, VpcReady::ApplyDeleted, message);
     }
-    if !is_current {
-        // Whatever it says is about the wish of yesterday.
-        return Judgement::new(
-            Working(Clock::Vpc),
-            VpcReady::VpcCreating,
-            format!("WorkspaceTemplateApply {name} is being changed"),
-        );
-    }
-    if apply.is_ready() {
-        return judge_ready(seen, apply, name);
-    }
-    let Some((told, ready)) = current_word(apply) else {
+    let word = current_word(apply).filter(|_| !is_outdated(seen, apply));
+    let Some((told, ready)) = word else {
+        let unsaid = apply.metadata.creation_timestamp.as_ref();
         return Judgement::new(
             Working(Clock::Vpc),
             VpcReady::VpcCreating,
             format!("WorkspaceTemplateApply {name} has not taken up its spec yet"),
-        );
+        )
+        .passing(unsaid.map_or(Passing::No, |made| Passing::UnsaidSince(made.0)));
     };
+    if apply.is_ready() {
+        return judge_ready(seen, apply, name);
+    }
     let waiting =
         conditions::find(&told.conditions, workspace_apply::Waiting::TYPE).filter(|waiting| waiting.status == "True");
     if let Some(waiting) = waiting {
@@ -237,6 +272,11 @@ fn judge_apply(seen: &Observed, apply: &WorkspaceTemplateApply, is_current: bool
         "TerraformFailed" => (Failing, VpcReady::VpcCreationFailed),
         "CreateInterrupted" => (Failing, VpcReady::CreateInterrupted),
         "StateLocked" => (Failing, VpcReady::StateLocked),
+        "ProviderConfigMissing" => (Failing, VpcReady::ProviderConfigMissing),
+        "CredentialsMissing" => (Failing, VpcReady::CredentialsMissing),
+        "QuotaExceeded" => (Failing, VpcReady::QuotaExceeded),
+        "TerraformTimeout" => (Failing, VpcReady::TerraformTimeout),
+        "InvalidModule" => (Failing, VpcReady::InvalidModule),
         "InvalidTemplate" => (Refused, VpcReady::InvalidTemplate),
         "UnsafeVariable" => (Refused, VpcReady::UnsafeVariable),
         "UnresolvedVariable" => (Refused, VpcReady::UnresolvedVariable),
@@ -245,7 +285,21 @@ fn judge_apply(seen: &Observed, apply: &WorkspaceTemplateApply, is_current: bool
         "NamespaceTerminating" => (Idle, VpcReady::NamespaceTerminating),
         _ => (Working(Clock::Vpc), VpcReady::VpcCreating),
     };
-    Judgement::new(standing, reason, said(name, ready))
+    match standing {
+        // While all is well its words are its own business: each one repeated here would be one more write.
+        Queueing => Judgement::new(
+            standing,
+            reason,
+            format!("WorkspaceTemplateApply {name} waits for the Terraform provider"),
+        )
+        .passing(Passing::since(Some(&ready.last_transition_time))),
+        Working(_) => Judgement::new(
+            standing,
+            reason,
+            format!("Terraform works on WorkspaceTemplateApply {name}"),
+        ),
+        _ => Judgement::new(standing, reason, said(name, ready)),
+    }
 }
 
 fn judge_ready(seen: &Observed, apply: &WorkspaceTemplateApply, name: &str) -> Judgement {
@@ -287,38 +341,24 @@ fn current_word(apply: &WorkspaceTemplateApply) -> Option<(&WorkspaceTemplateApp
 }
 
 /// The apply's state as one word.
-pub(crate) fn state(apply: &WorkspaceTemplateApply) -> String {
-    current_word(apply).map_or_else(|| PENDING.to_owned(), |(_, ready)| ready.reason.clone())
-}
-
-/// The words with which an apply tells of a failure.
-fn is_failure(state: &str) -> bool {
-    matches!(
-        state,
-        "TerraformFailed"
-            | "CreateInterrupted"
-            | "StateLocked"
-            | "InvalidTemplate"
-            | "UnsafeVariable"
-            | "UnresolvedVariable"
-            | "CrossNamespaceReference"
-            | "OwnershipConflict"
-    )
+pub(crate) fn state(seen: &Observed, apply: &WorkspaceTemplateApply) -> String {
+    let word = current_word(apply).filter(|_| !is_outdated(seen, apply));
+    word.map_or_else(|| PENDING.to_owned(), |(_, ready)| ready.reason.clone())
 }
 
 /// Whether another revision is being tried than the one that the status speaks of, so that the clock starts anew: the
 /// change that mends a failure must have its own time.
-pub(crate) fn is_new_attempt(before: &CaptClusterStatus, apply: &WorkspaceTemplateApply) -> bool {
-    let Some(before) = &before.workspace_template_status else {
+pub(crate) fn is_new_attempt(seen: &Observed, apply: &WorkspaceTemplateApply) -> bool {
+    let Some(before) = &seen.before().workspace_template_status else {
         return false;
     };
-    let (was, is) = (before.state.as_deref().unwrap_or_default(), state(apply));
+    let (was, is) = (before.state.as_deref().unwrap_or_default(), state(seen, apply));
     let failed = apply
         .status
         .as_ref()
         .and_then(|told| told.last_failed_revision.as_ref());
     (is == PENDING && was != PENDING)
-        || (is_failure(was) && !is_failure(&is))
+        || (is_trouble(was) && !is_trouble(&is))
         || (before.last_failed_revision.is_some() && failed.is_some() && failed != before.last_failed_revision.as_ref())
 }
 

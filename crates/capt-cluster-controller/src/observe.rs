@@ -14,13 +14,14 @@ use capt_runtime::apply::{Objects, is_ours};
 use capt_runtime::cache::{Cache, Found, Index};
 use capt_runtime::error::{Failure, ObjectRef, Race};
 use capt_runtime::key::Key;
-use capt_runtime::scope::{has_paused_annotation, is_externally_managed};
+use capt_runtime::scope::{has_paused_annotation, is_being_moved, is_externally_managed};
 use jiff::SignedDuration;
 use k8s_openapi::api::core::v1::Secret;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::ResourceExt;
 use kube::core::PartialObjectMeta;
 
+use crate::hold::HOLD;
 use crate::judge::Trouble;
 
 /// Of a control plane only its existence matters here.
@@ -33,6 +34,9 @@ pub(crate) struct Observed {
     pub(crate) owner: Owner,
     pub(crate) apply: Apply,
     pub(crate) secret: FromSecret,
+    /// An apply of this object's under a name that `spec.workspaceTemplateApplyName` gave it. Earlier versions made such
+    /// applies; the network behind it is this object's, and must be neither doubled nor forgotten.
+    pub(crate) astray: Option<String>,
     /// The control planes of this Cluster. Only a deletion asks for them.
     pub(crate) control_planes: Vec<String>,
     /// What a read or a write of this very pass ended with, when no retry alone mends it.
@@ -123,18 +127,24 @@ impl Observed {
     }
 }
 
-/// The object is deleted here only because it lives on elsewhere.
-pub(crate) fn is_being_moved(metadata: &ObjectMeta) -> bool {
-    metadata
-        .annotations
-        .as_ref()
-        .is_some_and(|all| all.contains_key(annotation::DELETE_FOR_MOVE))
-}
-
 /// The key of the VPC's apply.
 pub(crate) fn apply_key(capt_cluster: &CaptCluster) -> Key {
     let namespace = capt_cluster.metadata.namespace.as_deref().unwrap_or_default();
     Key::namespaced(namespace, &vpc_apply_name(&capt_cluster.name_any()))
+}
+
+/// The key under which an earlier version may have made the apply, when that is another one.
+fn other_apply_key(capt_cluster: &CaptCluster) -> Option<Key> {
+    let usual = apply_key(capt_cluster);
+    let named = capt_cluster.spec.workspace_template_apply_name.as_deref();
+    let name = named.filter(|name| !name.is_empty() && *name != usual.name())?;
+    Some(Key::namespaced(usual.namespace().unwrap_or_default(), name))
+}
+
+/// The keys of all applies that can matter to a CAPTCluster.
+pub(crate) fn apply_keys(capt_cluster: &CaptCluster) -> Vec<Key> {
+    let other = other_apply_key(capt_cluster);
+    [apply_key(capt_cluster)].into_iter().chain(other).collect()
 }
 
 /// The key of the Cluster that a CAPTCluster or a control plane belongs to. Where the owner was taken out of the object,
@@ -181,6 +191,7 @@ pub(crate) async fn observe(
         apply: Apply::of(sources.apply(&apply_key(&capt_cluster)), &capt_cluster),
         capt_cluster,
         secret: FromSecret::NotRead,
+        astray: None,
         control_planes: Vec::new(),
         trouble: None,
         settings,
@@ -204,6 +215,9 @@ async fn look_live(sources: &impl Sources, seen: &mut Observed) -> Result<(), Fa
     }
     let capt_cluster = seen.capt_cluster.clone();
     if !seen.is_being_deleted() {
+        if matches!(seen.apply, Apply::Absent) {
+            seen.astray = astray(sources, &capt_cluster).await?;
+        }
         if asks_the_secret(seen) {
             let namespace = capt_cluster.metadata.namespace.as_deref().unwrap_or_default();
             let secret = Key::namespaced(namespace, &vpc_connection_secret(&capt_cluster.name_any()));
@@ -227,6 +241,7 @@ async fn look_live(sources: &impl Sources, seen: &mut Observed) -> Result<(), Fa
         }
     }
     seen.control_planes = control_planes(sources, &capt_cluster).await?;
+    seen.astray = astray(sources, &capt_cluster).await?;
     if matches!(seen.apply, Apply::Absent | Apply::Foreign { .. }) {
         let live = sources.live_apply(&apply_key(&capt_cluster)).await?;
         seen.apply = Apply::of(
@@ -240,13 +255,23 @@ async fn look_live(sources: &impl Sources, seen: &mut Observed) -> Result<(), Fa
     Ok(())
 }
 
+/// Looks for an apply of this object's under the name that the spec gives it. The cache may not show it: what earlier
+/// versions made carries no label of the watch filter.
+async fn astray(sources: &impl Sources, capt_cluster: &CaptCluster) -> Result<Option<String>, Failure> {
+    let Some(key) = other_apply_key(capt_cluster) else {
+        return Ok(None);
+    };
+    let uid = capt_cluster.metadata.uid.as_deref().unwrap_or_default();
+    let live = sources.live_apply(&key).await?;
+    Ok(live
+        .filter(|live| is_ours(&live.metadata, uid))
+        .map(|_| key.name().to_owned()))
+}
+
 /// Whether the next step would allow the destruction of the VPC.
 fn is_about_to_be_released(seen: &Observed) -> bool {
-    let held = |apply: &WorkspaceTemplateApply| {
-        let finalizers = apply.finalizers();
-        apply.metadata.deletion_timestamp.is_some() && finalizers.iter().any(|f| f == finalizer::CAPT_CLUSTER_HOLD)
-    };
-    seen.control_planes.is_empty() && matches!(&seen.apply, Apply::Ours(apply) if held(apply))
+    let held = |metadata: &ObjectMeta| metadata.deletion_timestamp.is_some() && HOLD.is_on(metadata);
+    seen.control_planes.is_empty() && matches!(&seen.apply, Apply::Ours(apply) if held(&apply.metadata))
 }
 
 /// Reads the wish itself from the API server: a retention or a pause that was accepted there, and that the caches do not

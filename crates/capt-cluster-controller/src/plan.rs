@@ -2,15 +2,17 @@
 
 use capt_api::WorkspaceTemplateApply;
 use capt_api::cluster::{CaptClusterStatus, CaptClusterWaits};
-use capt_api::conditions::cluster::{Deleting, VpcReady};
+use capt_api::conditions::cluster::{Deleting, Paused, VpcReady};
 use capt_api::conditions::{self, Reason, State, bounded, workspace_apply};
-use capt_api::names::{INFRASTRUCTURE_GROUP, finalizer, output};
-use capt_runtime::controller::Wake;
+use capt_api::names::{INFRASTRUCTURE_GROUP, output};
+use capt_api::reasons::is_trouble;
+use capt_runtime::controller::{SETTLE, Wake, settles_at};
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::ResourceExt;
 
-use crate::judge::{Clock, Judgement, is_new_attempt, judge};
+use crate::hold::HOLD;
+use crate::judge::{Clock, Judgement, Passing, is_new_attempt, judge};
 use crate::network::{Network, network};
 use crate::observe::{Apply, Observed, Owner, vpc_id};
 use crate::report;
@@ -83,18 +85,46 @@ pub(crate) fn plan(seen: &Observed, now: Timestamp) -> Plan {
 fn creation(seen: &Observed, now: Timestamp) -> Plan {
     let judged = judge(seen);
     let (judged, waits, wake) = against_the_clock(seen, judged, now);
+    let step = building_step(seen);
+    if let Some(time) = silent_until(seen, judged.passing, now) {
+        return silent(seen, step, time);
+    }
     let status = report::living(seen, &judged, waits, now);
     Plan {
-        step: building_step(seen),
+        step,
         clear_cluster_failure: leaves_a_failure_behind(seen, &status),
         status: Some(status),
         wake,
     }
 }
 
+/// Until when nothing is said of a stage that may be over in a moment: what stands in the status is still good enough.
+///
+/// A trouble that stands there is not, nor is a pause: their end is told at once.
+fn silent_until(seen: &Observed, passing: Passing, now: Timestamp) -> Option<Timestamp> {
+    let standing = seen.before().conditions;
+    let is_calm = !conditions::is_true(&standing, Paused::TYPE) && !standing.iter().any(|c| is_trouble(&c.reason));
+    let settles_at = |since| settles_at(Some(since), now);
+    let settled = match passing {
+        Passing::No => None,
+        Passing::Since(since) => settles_at(since),
+        Passing::UnsaidSince(since) => settles_at(since).or_else(|| settles_at(later(since, SETTLE))),
+    };
+    settled.filter(|_| is_calm)
+}
+
+fn silent(seen: &Observed, step: Step, until: Timestamp) -> Plan {
+    Plan {
+        step,
+        clear_cluster_failure: leaves_a_failure_behind(seen, &seen.before()),
+        status: None,
+        wake: Wake::At(until),
+    }
+}
+
 /// The next write towards the wished VPC.
 fn building_step(seen: &Observed) -> Step {
-    let (Owner::Present(cluster), None) = (&seen.owner, &seen.trouble) else {
+    let (Owner::Present(cluster), None, None) = (&seen.owner, &seen.trouble, &seen.astray) else {
         return Step::Nothing;
     };
     if !seen.has_finalizer() {
@@ -111,7 +141,7 @@ fn building_step(seen: &Observed) -> Step {
         Apply::Absent => Step::CreateApply(Box::new(wish.into_apply(capt_cluster))),
         // Frozen until it has gone.
         Apply::Ours(apply) if apply.metadata.deletion_timestamp.is_some() => Step::Nothing,
-        Apply::Ours(apply) if !is_held(apply) => Step::HoldApply,
+        Apply::Ours(apply) if !HOLD.is_on(&apply.metadata) => Step::HoldApply,
         Apply::Ours(apply) if !has_controller(apply) => Step::AdoptApply,
         Apply::Ours(apply) if !wish.is_met_by(apply) => Step::ChangeApply(Box::new(wish)),
         Apply::Ours(_) | Apply::Foreign { .. } | Apply::Unreadable(_) => Step::Nothing,
@@ -130,7 +160,7 @@ fn against_the_clock(seen: &Observed, judged: Judgement, now: Timestamp) -> (Jud
     let timeouts = seen.capt_cluster.spec.timeouts.clone().unwrap_or_default();
     let (recorded, timeout, starts_anew) = match clock {
         Clock::Vpc => {
-            let new_attempt = matches!(&seen.apply, Apply::Ours(apply) if is_new_attempt(&before, apply));
+            let new_attempt = matches!(&seen.apply, Apply::Ours(apply) if is_new_attempt(seen, apply));
             (
                 recorded.vpc,
                 limit(timeouts.vpc_ready_timeout, seen.settings.vpc_ready_timeout),
@@ -170,7 +200,11 @@ fn next_look(since: Timestamp, now: Timestamp) -> Timestamp {
 }
 
 fn deletion(seen: &Observed, now: Timestamp) -> Plan {
-    let (step, waiting_for) = destroying_step(seen);
+    let Stage {
+        step,
+        waiting_for,
+        passing,
+    } = destroying_stage(seen);
     if step == Step::RemoveFinalizer {
         // The object is gone with it; there is nothing left to report on.
         return Plan {
@@ -188,6 +222,9 @@ fn deletion(seen: &Observed, now: Timestamp) -> Plan {
         since.0,
         limit(timeouts.deletion_timeout, seen.settings.deletion_timeout),
     );
+    if let Some(time) = silent_until(seen, passing, now).filter(|_| deadline > now) {
+        return silent(seen, step, time.min(deadline));
+    }
     let (deleting, wake) = if deadline > now {
         (waiting_for, Wake::At(deadline))
     } else {
@@ -210,44 +247,88 @@ fn deletion(seen: &Observed, now: Timestamp) -> Plan {
     }
 }
 
+/// Where a deletion stands.
+struct Stage {
+    /// The next write.
+    step: Step,
+    waiting_for: State<Deleting>,
+    passing: Passing,
+}
+
+impl Stage {
+    /// Something that does not pass by itself.
+    fn lasting(step: Step, waiting_for: State<Deleting>) -> Self {
+        Self {
+            step,
+            waiting_for,
+            passing: Passing::No,
+        }
+    }
+}
+
 /// The next write of a deletion, and what it waits for. Each step is taken only from an object that shows the one before
 /// it, so that a crash in between is the same as a fresh start.
-fn destroying_step(seen: &Observed) -> (Step, State<Deleting>) {
+fn destroying_stage(seen: &Observed) -> Stage {
     let name = seen.apply_name();
     if let Some(trouble) = &seen.trouble {
         let reason = match trouble.reason {
             VpcReady::OwnershipConflict => Deleting::OwnershipConflict,
             _ => Deleting::WaitingForWorkspace,
         };
-        return (Step::Nothing, State::yes(reason, &trouble.message));
+        return Stage::lasting(Step::Nothing, State::yes(reason, &trouble.message));
     }
+    let asked = seen.capt_cluster.metadata.deletion_timestamp.as_ref();
     if !seen.control_planes.is_empty() {
         let message = format!(
             "the VPC stays until the control planes of the Cluster are gone: {}",
             seen.control_planes.join(", ")
         );
-        return (Step::Nothing, State::yes(Deleting::WaitingForControlPlane, message));
+        return Stage {
+            step: Step::Nothing,
+            waiting_for: State::yes(Deleting::WaitingForControlPlane, message),
+            passing: Passing::since(asked),
+        };
     }
     let waiting = |message: String| State::yes(Deleting::WaitingForWorkspace, message);
+    if let Some(astray) = &seen.astray {
+        let message = format!(
+            "WorkspaceTemplateApply {astray} holds a network of this object under a name that is not looked after: delete \
+             it, with spec.retainWorkspaceOnDelete if the network is to be kept"
+        );
+        return Stage::lasting(Step::Nothing, waiting(message));
+    }
     match &seen.apply {
         // Of an apply that is not ours nothing is ours to destroy.
-        Apply::Absent | Apply::Foreign { .. } => (Step::RemoveFinalizer, waiting("everything is gone".to_owned())),
-        Apply::Unreadable(why) => (
+        Apply::Absent | Apply::Foreign { .. } => {
+            Stage::lasting(Step::RemoveFinalizer, waiting("everything is gone".to_owned()))
+        }
+        Apply::Unreadable(why) => Stage::lasting(
             Step::Nothing,
             waiting(format!("WorkspaceTemplateApply {name} cannot be read: {why}")),
         ),
         Apply::Ours(apply) => {
             let retain = keeps_the_vpc(seen, apply);
+            let going = apply.metadata.deletion_timestamp.as_ref();
             let step = if apply.spec.retain_workspace_on_delete.unwrap_or_default() != retain {
                 Step::RetainApply(retain)
-            } else if apply.metadata.deletion_timestamp.is_none() {
+            } else if going.is_none() {
                 Step::DeleteApply
-            } else if is_held(apply) {
+            } else if HOLD.is_on(&apply.metadata) {
                 Step::ReleaseHold
             } else {
                 Step::Nothing
             };
-            (step, waiting_for_apply(apply, &name, retain))
+            match trouble_of(apply) {
+                Some((reason, message)) => {
+                    let message = bounded(&format!("WorkspaceTemplateApply {name}: {message}"));
+                    Stage::lasting(step, State::yes(reason, message))
+                }
+                None => Stage {
+                    step,
+                    waiting_for: waiting_for_apply(&name, retain),
+                    passing: Passing::since(going.or(asked)),
+                },
+            }
         }
     }
 }
@@ -267,32 +348,32 @@ fn keeps_the_vpc(seen: &Observed, apply: &WorkspaceTemplateApply) -> bool {
     used || spec.retain_vpc_on_delete == Some(true)
 }
 
-fn waiting_for_apply(apply: &WorkspaceTemplateApply, name: &str, retain: bool) -> State<Deleting> {
-    let told = apply
-        .status
-        .as_ref()
-        .and_then(|status| conditions::find(&status.conditions, workspace_apply::Deleting::TYPE))
-        .filter(|told| told.status == "True" && told.reason != "Held" && !told.message.is_empty());
-    let reason = match told.map(|told| told.reason.as_str()) {
-        Some("DestroyFailed") => Deleting::DestroyFailed,
-        Some("CreateInterrupted") => Deleting::CreateInterrupted,
-        Some("StateLocked") => Deleting::StateLocked,
-        _ if retain => Deleting::RetainingVpc,
-        _ => Deleting::WaitingForWorkspace,
+/// The trouble with which an apply cannot go, in its own words. While all is well its words are its own business.
+fn trouble_of(apply: &WorkspaceTemplateApply) -> Option<(Deleting, &str)> {
+    let told = apply.status.as_ref()?;
+    let deleting = conditions::find(&told.conditions, workspace_apply::Deleting::TYPE)
+        .filter(|deleting| deleting.status == "True" && is_trouble(&deleting.reason))?;
+    let same_word = Deleting::ALL
+        .iter()
+        .copied()
+        .find(|own| own.as_str() == deleting.reason);
+    let reason = match same_word {
+        // Our own deadline is another one than the apply's.
+        Some(Deleting::DeletionTimeout) if told.last_failure_message.is_some() => Deleting::DestroyFailed,
+        Some(Deleting::DeletionTimeout) | None => Deleting::WaitingForWorkspace,
+        Some(reason) => reason,
     };
-    let message = match told {
-        Some(told) => bounded(&format!("WorkspaceTemplateApply {name}: {}", told.message)),
-        None if retain => format!("the VPC is kept; waiting until WorkspaceTemplateApply {name} has let go of it"),
-        None => format!("the VPC is being destroyed; waiting until WorkspaceTemplateApply {name} has gone"),
-    };
-    State::yes(reason, message)
+    Some((reason, &deleting.message))
 }
 
-fn is_held(apply: &WorkspaceTemplateApply) -> bool {
-    apply
-        .finalizers()
-        .iter()
-        .any(|present| present == finalizer::CAPT_CLUSTER_HOLD)
+fn waiting_for_apply(name: &str, retain: bool) -> State<Deleting> {
+    if retain {
+        let message = format!("the VPC is kept; waiting until WorkspaceTemplateApply {name} has let go of it");
+        State::yes(Deleting::RetainingVpc, message)
+    } else {
+        let message = format!("the VPC is being destroyed; waiting until WorkspaceTemplateApply {name} has gone");
+        State::yes(Deleting::WaitingForWorkspace, message)
+    }
 }
 
 fn has_controller(apply: &WorkspaceTemplateApply) -> bool {
@@ -361,3 +442,5 @@ mod crashes;
 mod scene;
 #[cfg(test)]
 mod tests;
+#[cfg(test)]
+mod walks;

@@ -62,3 +62,13 @@ pub const EVERYWHERE: &[Rule] = &[
         why: "one Event per transition of a CAPTCluster",
     },
 ];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn in_one_namespace_a_role_is_enough() {
+        assert_eq!(rbac::in_one_namespace(EVERYWHERE), (EVERYWHERE.to_vec(), Vec::new()));
+    }
+}

@@ -9,7 +9,7 @@ use capt_api::conditions::{self, Reason, State, bounded};
 use capt_api::names::output;
 use jiff::Timestamp;
 
-use crate::judge::{Judgement, Standing, state};
+use crate::judge::{Judgement, PENDING, Standing, state};
 use crate::observe::{Apply, Observed, Owner};
 
 /// The API's limits for failure domains.
@@ -124,7 +124,11 @@ fn common(seen: &Observed) -> CaptClusterStatus {
         Apply::Ours(apply) => Some(&**apply),
         _ => None,
     };
-    let told = apply.map(template_status);
+    // Of an object that is going, what was known last stays known: what becomes of the VPC stands on Deleting.
+    let told = match apply {
+        Some(_) if seen.is_being_deleted() => before.workspace_template_status,
+        apply => apply.map(|apply| template_status(seen, apply)),
+    };
     CaptClusterStatus {
         vpc_workspace_name: told
             .as_ref()
@@ -184,11 +188,12 @@ fn same_word<R: Reason>(reason: VpcReady) -> Option<R> {
     R::ALL.iter().copied().find(|other| other.as_str() == reason.as_str())
 }
 
-fn template_status(apply: &WorkspaceTemplateApply) -> VpcTemplateStatus {
+fn template_status(seen: &Observed, apply: &WorkspaceTemplateApply) -> VpcTemplateStatus {
     let told = apply.status.clone().unwrap_or_default();
+    let state = state(seen, apply);
     VpcTemplateStatus {
-        ready: Some(apply.is_ready()),
-        state: Some(state(apply)),
+        ready: Some(apply.is_ready() && state != PENDING),
+        state: Some(state),
         workspace_name: told.workspace_name,
         last_applied_revision: told.last_applied_revision,
         last_applied_time: told.last_applied_time,
@@ -197,7 +202,8 @@ fn template_status(apply: &WorkspaceTemplateApply) -> VpcTemplateStatus {
     }
 }
 
-/// For people: the endpoint that the user gave, else the one that the Cluster has.
+/// For people: the endpoint that the user gave, else the one that the Cluster has. A Cluster that is going loses its
+/// endpoint on the way; that is no news of the network.
 fn endpoint(seen: &Observed, before: Option<String>) -> Option<String> {
     let own = seen
         .capt_cluster
@@ -207,6 +213,7 @@ fn endpoint(seen: &Observed, before: Option<String>) -> Option<String> {
         .filter(|endpoint| endpoint.is_set());
     match (own, &seen.owner) {
         (Some(own), _) => Some(own.to_string()),
+        (None, Owner::Present(cluster)) if cluster.metadata.deletion_timestamp.is_some() => before,
         (None, Owner::Present(cluster)) => cluster.spec.control_plane_endpoint.as_ref().map(ToString::to_string),
         (None, _) => before,
     }

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use capt_api::conditions::control_plane::{Deleting, Failed, Paused, Ready};
+use capt_api::conditions::control_plane::{Deleting, Paused, Ready};
 use capt_api::conditions::{self, Reason};
 use capt_api::controlplane::CaptControlPlaneStatus;
 use capt_api::names::{eks_apply_name, finalizer};
@@ -13,14 +13,14 @@ use capt_runtime::controller::{Reconciler, Wake};
 use capt_runtime::error::{Class, Classified, Failure, ObjectRef};
 use capt_runtime::events::{Events, Severity};
 use capt_runtime::key::Key;
+use capt_runtime::metrics::Lives;
 use capt_runtime::transition::announce;
 use jiff::Timestamp;
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use kube::Resource;
 
 use crate::observe::{Caches, Infrastructure, Live, Look, Observed, Owner, Refusal, Settings, observe};
 use crate::plan::{FINALIZERS, Plan, Step, plan};
-use crate::{eks_apply, failure};
+use crate::{eks_apply, failure, metrics};
 
 /// Looks after CAPTControlPlanes.
 #[derive(Debug)]
@@ -32,16 +32,7 @@ pub(crate) struct ControlPlanes {
     pub(crate) capt_clusters: Objects<CaptCluster>,
     pub(crate) applies: Objects<WorkspaceTemplateApply>,
     pub(crate) events: Events,
-}
-
-/// What the report is planned from after a step.
-enum After {
-    /// The object as the cache has it.
-    Cached,
-    /// The object as the step left it.
-    Written(Box<CaptControlPlane>),
-    /// There is nothing more to say about it: the next event brings what it has become.
-    Gone,
+    pub(crate) lives: Lives,
 }
 
 impl Reconciler for ControlPlanes {
@@ -53,37 +44,43 @@ impl Reconciler for ControlPlanes {
         };
         tracing::Span::current().record("generation", seen.generation());
         let now = Timestamp::now();
-        let mut planned = plan(&seen, now);
-        let mut result = Ok(After::Cached);
-        if let Step::Look(look) = planned.step {
-            match self.look(&seen, look).await {
+        let first = plan(&seen, now);
+        let (planned, result) = match first.step {
+            Step::Look(look) => match self.look(&seen, look).await {
                 Ok(live) => {
                     seen.live = Some(live);
-                    planned = plan(&seen, now);
+                    let second = plan(&seen, now);
+                    let result = self.perform(&seen, &second.step).await;
+                    (Some(second), result)
                 }
-                Err(failure) => result = Err(failure),
-            }
-        }
-        if result.is_ok() {
-            result = self.perform(&seen, &planned.step).await;
-        }
+                Err(failure) => (None, Err(failure)),
+            },
+            _ => (None, self.perform(&seen, &first.step).await),
+        };
         let failure = match result {
-            Ok(after) => {
-                self.report(&seen, after, &planned).await?;
+            Ok(()) => {
+                let planned = planned.unwrap_or(first);
+                self.report(&seen, &planned).await?;
                 return Ok(planned.wake);
             }
             Err(failure) => failure,
         };
-        match failure.class() {
+        let told = match failure.class() {
             // The object is no longer the one that was planned from; so is the report.
             Class::Conflict => return Err(failure),
             Class::Terminal(_) | Class::Bug => {
                 seen.refused = Some(Refusal::of(&failure));
-                planned = plan(&seen, now);
+                plan(&seen, now)
             }
-            Class::Transient => {}
-        }
-        if let Err(second) = self.report(&seen, After::Cached, &planned).await {
+            // It passes when somebody makes room, who has to know of it.
+            Class::Transient if matches!(failure, Failure::QuotaExceeded { .. }) => {
+                seen.refused = Some(Refusal::of(&failure));
+                plan(&seen, now)
+            }
+            // The step was not taken: things stand where they stood before it.
+            Class::Transient => first,
+        };
+        if let Err(second) = self.report(&seen, &told).await {
             tracing::debug!(error = %second, "the report could not be written either");
         }
         Err(failure)
@@ -115,6 +112,10 @@ impl ControlPlanes {
             Look::DeleteSelf => Live::DeleteSelf {
                 cluster: self.live_cluster(seen).await?,
             },
+            Look::Destroy => Live::Destroy {
+                control_plane: self.control_planes.live(namespace, name).await?.map(Box::new),
+                cluster: self.live_cluster(seen).await?,
+            },
             Look::LetGo => Live::LetGo {
                 apply: self
                     .applies
@@ -140,7 +141,7 @@ impl ControlPlanes {
         Ok(live.map(Box::new))
     }
 
-    async fn perform(&self, seen: &Observed, step: &Step) -> Result<After, Failure> {
+    async fn perform(&self, seen: &Observed, step: &Step) -> Result<(), Failure> {
         let control_plane = Planned::new(seen.control_plane.as_ref())?;
         let parent = Parent::of(&control_plane);
         match step {
@@ -151,11 +152,9 @@ impl ControlPlanes {
                     .control_planes
                     .add_finalizer(&control_plane, finalizer::CAPT_CONTROL_PLANE, &BTreeMap::new(), why)
                     .await?;
-                return Ok(match added {
-                    FinalizerAdded::Unchanged => After::Cached,
-                    FinalizerAdded::Added(control_plane) => After::Written(Box::new(control_plane)),
-                    FinalizerAdded::Deleting => After::Gone,
-                });
+                if let FinalizerAdded::Deleting = added {
+                    tracing::debug!("the control plane is being deleted and takes no finalizer");
+                }
             }
             Step::CreateApply(apply) => {
                 let why = "the control plane needs its EKS cluster";
@@ -204,7 +203,7 @@ impl ControlPlanes {
             }
             Step::ClearClusterFailure(caused) => {
                 let Owner::Present(cluster) = &seen.owner else {
-                    return Ok(After::Cached);
+                    return Ok(());
                 };
                 let cluster = Planned::new(cluster.as_ref())?;
                 let why = "the control plane's failure is over";
@@ -228,21 +227,19 @@ impl ControlPlanes {
             }
             Step::DropFinalizers => {
                 let why = "the EKS cluster is gone";
-                self.control_planes
+                let released = self
+                    .control_planes
                     .remove_finalizers(&control_plane, &FINALIZERS, why)
-                    .await?
-                    .written();
-                return Ok(After::Gone);
+                    .await?;
+                if !released.is_unchanged() {
+                    metrics::gone(&self.lives, &seen.control_plane, Timestamp::now());
+                }
             }
         }
-        Ok(After::Cached)
+        Ok(())
     }
 
-    async fn delete_self(
-        &self,
-        seen: &Observed,
-        control_plane: Planned<'_, CaptControlPlane>,
-    ) -> Result<After, Failure> {
+    async fn delete_self(&self, seen: &Observed, control_plane: Planned<'_, CaptControlPlane>) -> Result<(), Failure> {
         let why = "its Cluster is being deleted and names another control plane";
         let itself = Ours::by_identity(&self.control_planes, control_plane, true)?;
         if let Deleted::Requested = self.control_planes.delete(&itself, why).await? {
@@ -255,7 +252,7 @@ impl ControlPlanes {
                 &format!("deleted, because {why}"),
             );
         }
-        Ok(After::Gone)
+        Ok(())
     }
 
     fn apply<'a>(&self, seen: &'a Observed) -> Result<Planned<'a, WorkspaceTemplateApply>, Failure> {
@@ -272,21 +269,14 @@ impl ControlPlanes {
         Ours::by_owner(&self.applies, self.apply(seen)?, parent)
     }
 
-    async fn report(&self, seen: &Observed, after: After, planned: &Plan) -> Result<(), Failure> {
+    async fn report(&self, seen: &Observed, planned: &Plan) -> Result<(), Failure> {
         let Some(status) = &planned.status else { return Ok(()) };
-        let object = match &after {
-            After::Cached => seen.control_plane.as_ref(),
-            After::Written(object) => object.as_ref(),
-            After::Gone => return Ok(()),
-        };
+        let object = Planned::new(seen.control_plane.as_ref())?;
         let why = "what is known of the control plane has changed";
-        if !self
-            .control_planes
-            .apply_status(&Planned::new(object)?, status, why)
-            .await?
-            .is_unchanged()
-        {
+        let written = self.control_planes.apply_status(&object, status, why).await?;
+        if !written.is_unchanged() {
             self.tell(seen, status);
+            metrics::reported(&self.lives, &seen.control_plane, status, Timestamp::now());
         }
         Ok(())
     }
@@ -306,32 +296,13 @@ impl ControlPlanes {
         if conditions::is_true(before, Paused::TYPE) || conditions::is_true(&status.conditions, Paused::TYPE) {
             types.push(Paused::TYPE);
         }
-        let failed = conditions::is_true(&status.conditions, Failed::TYPE);
         announce(
             &self.events,
             &seen.control_plane.object_ref(&()),
             before,
             &status.conditions,
             &types,
-            |condition| is_bad(condition, failed),
         );
-    }
-}
-
-fn is_bad(condition: &Condition, failed: bool) -> bool {
-    let reason = condition.reason.as_str();
-    match condition.type_.as_str() {
-        Ready::TYPE => failed || reason == Ready::ApplyDeleted.as_str(),
-        Deleting::TYPE => [
-            Deleting::DestroyFailed,
-            Deleting::CreateInterrupted,
-            Deleting::StateLocked,
-            Deleting::DeletionTimeout,
-            Deleting::OwnershipConflict,
-        ]
-        .iter()
-        .any(|bad| bad.as_str() == reason),
-        _ => false,
     }
 }
 

@@ -188,6 +188,7 @@ fn wire(setup: &mut Setup, settings: Settings) -> anyhow::Result<()> {
         clusters: caches.clusters.clone(),
         by_apply,
         control_planes: writer.of(),
+        live_clusters: writer.of(),
         objects: writer.of().shown_in(&caches.applies),
     };
     let reconciler = ControlPlanes {
@@ -198,6 +199,7 @@ fn wire(setup: &mut Setup, settings: Settings) -> anyhow::Result<()> {
         capt_clusters: writer.of(),
         applies: writer.of().shown_in(&caches.applies),
         events: setup.events(),
+        lives: setup.metrics().lives(),
     };
     setup.controller("captcontrolplane", queue, &caches.control_planes, reconciler);
     setup.controller("workspacetemplateapply", holds, &caches.applies, holders);

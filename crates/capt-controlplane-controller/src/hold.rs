@@ -15,6 +15,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::api::PartialObjectMeta;
 
 use crate::eks_apply;
+use crate::observe::is_paused;
 
 /// Looks after the holds of control planes that are gone.
 #[derive(Debug)]
@@ -26,6 +27,7 @@ pub(crate) struct Holds {
     pub(crate) by_apply: Index<CaptControlPlane, Key>,
     /// Metadata only: a control plane whose spec cannot be read must not count as gone.
     pub(crate) control_planes: Objects<PartialObjectMeta<CaptControlPlane>>,
+    pub(crate) live_clusters: Objects<Cluster>,
     pub(crate) objects: Objects<WorkspaceTemplateApply>,
 }
 
@@ -44,7 +46,12 @@ impl Reconciler for Holds {
                 .iter()
                 .any(|holder| is_holder(&holder.metadata, metadata))
         };
-        if !is_held(metadata) || !self.is_in_scope(metadata) || self.is_at_rest(metadata) || holder_is_known() {
+        let cluster = cluster_of(metadata).and_then(|key| self.clusters.get(&key));
+        if !is_held(metadata)
+            || !self.is_in_scope(metadata)
+            || is_at_rest(metadata, cluster.as_deref())
+            || holder_is_known()
+        {
             return Ok(Wake::OnEvent);
         }
         let control_planes = self
@@ -57,11 +64,18 @@ impl Reconciler for Holds {
         {
             return Ok(Wake::OnEvent);
         }
+        // From here on Terraform may destroy the cluster: a pause that the caches do not show yet must be able to stop it.
+        let Some(apply) = self.live_apply(key).await? else {
+            return Ok(Wake::OnEvent);
+        };
+        if is_at_rest(&apply.metadata, self.live_cluster(&apply.metadata).await?.as_ref()) {
+            return Ok(Wake::OnEvent);
+        }
         let why = "the control plane that held it no longer exists";
         let hold = [finalizer::CAPT_CONTROL_PLANE_HOLD];
         if self
             .objects
-            .remove_finalizers(&Planned::new(apply.as_ref())?, &hold, why)
+            .remove_finalizers(&Planned::new(&apply)?, &hold, why)
             .await?
             .written()
             .is_some()
@@ -80,15 +94,25 @@ impl Holds {
             .is_none_or(|filter| label_of(apply, label::WATCH_FILTER) == Some(filter))
     }
 
-    /// Paused, or on its way to another management cluster, where its control plane is.
-    fn is_at_rest(&self, apply: &ObjectMeta) -> bool {
-        let moves = apply
-            .annotations
-            .as_ref()
-            .is_some_and(|annotations| annotations.contains_key(annotation::DELETE_FOR_MOVE));
-        let cluster = cluster_of(apply).and_then(|key| self.clusters.get(&key));
-        moves || has_paused_annotation(apply) || cluster.is_some_and(|cluster| cluster.spec.paused == Some(true))
+    async fn live_apply(&self, key: &Key) -> Result<Option<WorkspaceTemplateApply>, Failure> {
+        self.objects.live(key.namespace(), key.name()).await
     }
+
+    async fn live_cluster(&self, apply: &ObjectMeta) -> Result<Option<Cluster>, Failure> {
+        match cluster_of(apply) {
+            Some(key) => self.live_clusters.live(key.namespace(), key.name()).await,
+            None => Ok(None),
+        }
+    }
+}
+
+/// Paused, or on its way to another management cluster, where its control plane is.
+fn is_at_rest(apply: &ObjectMeta, cluster: Option<&Cluster>) -> bool {
+    let moves = apply
+        .annotations
+        .as_ref()
+        .is_some_and(|annotations| annotations.contains_key(annotation::DELETE_FOR_MOVE));
+    moves || has_paused_annotation(apply) || cluster.is_some_and(is_paused)
 }
 
 /// Whether a control plane holds this apply.
@@ -161,6 +185,18 @@ mod tests {
         ] {
             assert_eq!(is_holder(&demo, &metadata(apply)), held, "{what}");
         }
+    }
+
+    #[test]
+    fn a_hold_rests_while_its_cluster_or_its_apply_does() {
+        let apply = |annotation: &str| metadata(json!({"annotations": {annotation: ""}}));
+        let cluster = |paused: bool| -> Cluster {
+            serde_json::from_value(json!({"metadata": {"name": "demo"}, "spec": {"paused": paused}})).unwrap()
+        };
+        assert!(!is_at_rest(&apply("a"), None) && !is_at_rest(&apply("a"), Some(&cluster(false))));
+        assert!(is_at_rest(&apply("a"), Some(&cluster(true))));
+        assert!(is_at_rest(&apply("cluster.x-k8s.io/paused"), None));
+        assert!(is_at_rest(&apply("clusterctl.cluster.x-k8s.io/delete-for-move"), None));
     }
 
     #[test]

@@ -8,9 +8,12 @@ mod controller;
 mod eks_apply;
 mod failure;
 mod hold;
+mod metrics;
 mod observe;
 mod plan;
 mod rbac;
+mod states;
 
 pub use controller::{Args, run};
 pub use rbac::{EVERYWHERE, OWN_NAMESPACE};
+pub use states::{PHASES, READY};

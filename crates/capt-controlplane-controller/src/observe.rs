@@ -5,13 +5,14 @@ use std::sync::Arc;
 
 use capt_api::conditions::control_plane::Ready;
 use capt_api::external::cluster::ClusterOwner;
-use capt_api::names::{self, INFRASTRUCTURE_GROUP};
+use capt_api::names::{self, INFRASTRUCTURE_GROUP, annotation};
 use capt_api::{CaptCluster, CaptControlPlane, Cluster, WorkspaceTemplateApply};
 use capt_runtime::cache::{Cache, Found};
 use capt_runtime::error::Failure;
 use capt_runtime::key::Key;
-use capt_runtime::scope::has_paused_annotation;
+use capt_runtime::scope::{has_paused_annotation, is_externally_managed};
 use jiff::SignedDuration;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
 use crate::eks_apply;
 
@@ -84,6 +85,8 @@ pub(crate) enum Look {
     Change,
     /// The control plane is to delete itself: its Cluster really goes, and really names another.
     DeleteSelf,
+    /// The apply is to be deleted, or its hold released: nobody has paused or moved the control plane meanwhile.
+    Destroy,
     /// The last guard is to be dropped: the apply is really gone.
     LetGo,
 }
@@ -102,9 +105,33 @@ pub(crate) enum Live {
     DeleteSelf {
         cluster: Option<Box<Cluster>>,
     },
+    Destroy {
+        control_plane: Option<Box<CaptControlPlane>>,
+        cluster: Option<Box<Cluster>>,
+    },
     LetGo {
         apply: Option<Box<WorkspaceTemplateApply>>,
     },
+}
+
+impl Live {
+    fn control_plane(&self) -> Option<&CaptControlPlane> {
+        match self {
+            Self::Create { control_plane, .. }
+            | Self::Change { control_plane }
+            | Self::Destroy { control_plane, .. } => control_plane.as_deref(),
+            Self::DeleteSelf { .. } | Self::LetGo { .. } => None,
+        }
+    }
+
+    fn cluster(&self) -> Option<&Cluster> {
+        match self {
+            Self::Create { cluster, .. } | Self::DeleteSelf { cluster } | Self::Destroy { cluster, .. } => {
+                cluster.as_deref()
+            }
+            Self::Change { .. } | Self::LetGo { .. } => None,
+        }
+    }
 }
 
 /// Why a step was not carried out, in words that can stand in a condition.
@@ -213,10 +240,31 @@ impl Observed {
 
     pub(crate) fn is_paused(&self) -> bool {
         let by_cluster = match &self.owner {
-            Owner::Present(cluster) => cluster.spec.paused == Some(true),
+            Owner::Present(cluster) => is_paused(cluster),
             Owner::NotSet | Owner::Gone { .. } => false,
         };
         by_cluster || has_paused_annotation(&self.control_plane.metadata)
+    }
+
+    /// Whether a live read shows what the caches do not: that this controller must keep its hands off.
+    pub(crate) fn is_stopped_live(&self) -> bool {
+        let Some(live) = &self.live else { return false };
+        let owner = match &self.owner {
+            Owner::Present(cluster) => cluster.metadata.uid.as_deref(),
+            Owner::NotSet | Owner::Gone { .. } => None,
+        };
+        let by_cluster = live
+            .cluster()
+            .is_some_and(|cluster| cluster.metadata.uid.as_deref() == owner && is_paused(cluster));
+        let by_itself = live
+            .control_plane()
+            .is_some_and(|live| has_paused_annotation(&live.metadata) || is_left_alone(&live.metadata));
+        by_cluster || by_itself
+    }
+
+    /// Whether this object is not this controller's to look after.
+    pub(crate) fn is_left_alone(&self) -> bool {
+        is_left_alone(&self.control_plane.metadata)
     }
 
     pub(crate) fn has_finalizer(&self, name: &str) -> bool {
@@ -227,4 +275,18 @@ impl Observed {
             .flatten()
             .any(|finalizer| finalizer == name)
     }
+}
+
+pub(crate) fn is_paused(cluster: &Cluster) -> bool {
+    cluster.spec.paused == Some(true)
+}
+
+/// Another system makes it; or it moves to another management cluster: that deletes objects which live on elsewhere, and
+/// acting on the deletion would destroy a cluster in use.
+fn is_left_alone(control_plane: &ObjectMeta) -> bool {
+    let moves = control_plane
+        .annotations
+        .as_ref()
+        .is_some_and(|annotations| annotations.contains_key(annotation::DELETE_FOR_MOVE));
+    moves || is_externally_managed(control_plane)
 }

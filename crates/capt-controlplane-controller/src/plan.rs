@@ -1,6 +1,6 @@
 //! From what is known to what is done next: a pure function without client, clock and randomness.
 //!
-//! A plan has one step and the whole status. Most steps are one write; a crash between step and status, or between two
+//! A plan has one step and the whole status, or none. Most steps are one write; a crash between step and status, or between two
 //! passes, is the same as a fresh start. Before a step that cannot be undone the plan asks for a live read
 //! ([`Step::Look`]) and is made again with the answer.
 
@@ -12,12 +12,11 @@ mod upkeep;
 use std::collections::BTreeMap;
 
 use capt_api::WorkspaceTemplateApply;
+use capt_api::conditions::Reason;
 use capt_api::controlplane::CaptControlPlaneStatus;
 use capt_api::external::cluster::ClusterFailure;
-use capt_api::names::annotation;
 use capt_api::workspace::WorkspaceTemplateApplySpec;
 use capt_runtime::controller::Wake;
-use capt_runtime::scope::is_externally_managed;
 use jiff::Timestamp;
 
 pub(crate) use deletion::FINALIZERS;
@@ -29,7 +28,8 @@ use crate::observe::{Look, Observed, Owner};
 #[derive(Debug, PartialEq)]
 pub(crate) struct Plan {
     pub(crate) step: Step,
-    /// Everything that this controller says of the object; `None` leaves it as it stands.
+    /// Everything that this controller says of the object; `None` leaves it as it stands: it is not ours to speak of, or
+    /// what would be said may pass within moments.
     pub(crate) status: Option<CaptControlPlaneStatus>,
     pub(crate) wake: Wake,
 }
@@ -60,6 +60,17 @@ pub(crate) enum Step {
     DropFinalizers,
 }
 
+impl Step {
+    /// Whether nothing is said beside the step: the event of its own write brings the next pass, which knows more; or there
+    /// is nothing left to speak of.
+    fn is_news_enough(&self) -> bool {
+        matches!(
+            self,
+            Self::AddFinalizer | Self::CreateApply(_) | Self::DeleteSelf | Self::DropFinalizers
+        )
+    }
+}
+
 impl Plan {
     fn leave_alone() -> Self {
         Self {
@@ -72,13 +83,8 @@ impl Plan {
 
 /// The next step and the report. `now` is the only time there is.
 pub(crate) fn plan(seen: &Observed, now: Timestamp) -> Plan {
-    let metadata = &seen.control_plane.metadata;
-    // A move deletes objects that live on elsewhere: acting on that deletion would destroy a cluster in use.
-    let moved = metadata
-        .annotations
-        .as_ref()
-        .is_some_and(|annotations| annotations.contains_key(annotation::DELETE_FOR_MOVE));
-    if moved || is_externally_managed(metadata) {
+    // What only a live read shows is told when the watch brings it.
+    if seen.is_left_alone() || seen.is_stopped_live() {
         return Plan::leave_alone();
     }
     if seen.is_paused() {
@@ -88,12 +94,23 @@ pub(crate) fn plan(seen: &Observed, now: Timestamp) -> Plan {
             wake: Wake::OnEvent,
         };
     }
-    let plan = if metadata.deletion_timestamp.is_some() {
+    let plan = if seen.control_plane.metadata.deletion_timestamp.is_some() {
         deletion::plan(seen, now)
     } else {
         upkeep::plan(seen, now)
     };
+    if plan.step.is_news_enough() {
+        return Plan {
+            step: plan.step,
+            ..Plan::leave_alone()
+        };
+    }
     clear_cluster_failure(seen, plan)
+}
+
+/// The reason with this word: one word means the same under every condition of every object.
+fn named<R: Reason>(word: &str) -> Option<R> {
+    R::ALL.iter().copied().find(|reason| reason.as_str() == word)
 }
 
 /// When there is nothing else to do, and the control plane shows no failure any more, the copy of it goes too. Not earlier:

@@ -11,7 +11,7 @@ pub const EVERYWHERE: &[Rule] = &[
         groups: &["controlplane.cluster.x-k8s.io"],
         resources: &["captcontrolplanes"],
         verbs: &["get", "list", "watch"],
-        why: "the objects that it works for; read again, live, before an apply is made or changed and before a hold is released",
+        why: "the objects that it works for; read again, live, before an apply is made, changed, deleted or let go",
     },
     Rule {
         groups: &["controlplane.cluster.x-k8s.io"],
@@ -53,7 +53,8 @@ pub const EVERYWHERE: &[Rule] = &[
         groups: &["cluster.x-k8s.io"],
         resources: &["clusters"],
         verbs: &["get", "list", "watch"],
-        why: "the owner: paused, being deleted, its network, whether it still names this control plane",
+        why: "the owner: paused, being deleted, its network, whether it still names this control plane; read again, live, before \
+              what cannot be undone",
     },
     Rule {
         groups: &["cluster.x-k8s.io"],

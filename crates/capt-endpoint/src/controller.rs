@@ -15,6 +15,7 @@ use kube::ResourceExt;
 use kube::api::ApiResource;
 
 use crate::act::{ControlPlanes, Worker};
+use crate::metrics::Updates;
 use crate::observe::{Caches, Reader, SecretMeta, connection_secret, infrastructure_name};
 
 /// Publishes the address of each EKS control plane to Cluster API, and clears it when the control plane goes.
@@ -136,6 +137,7 @@ fn wire(setup: &mut Setup) -> anyhow::Result<()> {
         },
         control_planes: writer.of().shown_in(&caches.control_planes),
         events: setup.events(),
+        updates: Updates::register(setup.metrics())?,
     };
     let objects = caches.control_planes.clone();
     setup.controller(NAME, queue, &objects, ControlPlanes { caches, worker });

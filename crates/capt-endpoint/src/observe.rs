@@ -8,13 +8,13 @@ use std::sync::Arc;
 
 use capt_api::common::ApiEndpoint;
 use capt_api::external::cluster::{ClusterOwner, ContractReference};
-use capt_api::names::{CONTROL_PLANE_GROUP, INFRASTRUCTURE_GROUP, annotation, eks_apply_name, finalizer, output};
+use capt_api::names::{CONTROL_PLANE_GROUP, INFRASTRUCTURE_GROUP, eks_apply_name, finalizer, output};
 use capt_api::{CaptCluster, CaptControlPlane, Cluster, WorkspaceTemplateApply};
 use capt_runtime::apply::{Objects, is_ours};
 use capt_runtime::cache::{Cache, Found};
 use capt_runtime::error::Failure;
 use capt_runtime::key::Key;
-use capt_runtime::scope::{has_paused_annotation, is_externally_managed};
+use capt_runtime::scope::{has_paused_annotation, is_being_moved, is_externally_managed};
 use k8s_openapi::api::core::v1::Secret;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::ResourceExt;
@@ -218,11 +218,7 @@ impl Observed {
     /// known whether it is.
     pub(crate) fn is_left_alone(&self) -> bool {
         let metadata = &self.control_plane.metadata;
-        let is_moved = metadata
-            .annotations
-            .as_ref()
-            .is_some_and(|all| all.contains_key(annotation::DELETE_FOR_MOVE));
-        is_moved
+        is_being_moved(metadata)
             || is_externally_managed(metadata)
             || has_paused_annotation(metadata)
             || match &self.owner {

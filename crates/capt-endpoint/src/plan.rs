@@ -1,12 +1,18 @@
-//! What to do next about a control plane's endpoint, and what to say: a pure function of what was observed. (There is no
-//! deadline here, so it needs no clock either; capt-controlplane-controller judges how long things may take.)
+//! What to do next about a control plane's endpoint, and what to say: a pure function of what was observed and the time.
+//!
+//! Work never waits; words do. Failures and ends are told at once, an ordinary wait once and in turn with the other
+//! controllers of the same object, and what passes within moments not at all ([`When`]). There is no deadline here:
+//! capt-controlplane-controller judges how long things may take.
 
 use capt_api::CaptControlPlane;
 use capt_api::common::ApiEndpoint;
+use capt_api::conditions::control_plane::Ready;
 use capt_api::conditions::endpoint::{EndpointReady, EndpointReport};
 use capt_api::conditions::{self, Reason, State, Status};
 use capt_api::controlplane::CaptControlPlaneStatus;
 use capt_api::names::eks_apply_name;
+use capt_runtime::controller::Wake;
+use capt_runtime::words::{When, generation_of_wait};
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use kube::ResourceExt;
@@ -18,6 +24,7 @@ use crate::observe::{Apply, Infrastructure, Missing, Observed, Owner, Parent, Pl
 pub(crate) struct Plan {
     pub(crate) step: Step,
     pub(crate) report: Option<Report>,
+    pub(crate) wake: Wake,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -30,6 +37,17 @@ pub(crate) enum Step {
     LetGo {
         clear: bool,
     },
+}
+
+impl Step {
+    /// Whether the Cluster's endpoint or the control plane's is written.
+    pub(crate) fn updates_an_endpoint(&self) -> bool {
+        match self {
+            Self::Nothing | Self::Look => false,
+            Self::Publish(writes) => writes.cluster.is_some() || writes.control_plane.is_some(),
+            Self::LetGo { clear } => *clear,
+        }
+    }
 }
 
 /// Writes in this order, each guarded by itself. The Cluster comes before the control plane: the control plane's value is
@@ -52,13 +70,23 @@ pub(crate) struct Report {
 }
 
 impl Report {
+    fn no(reason: EndpointReady, why: impl Into<String>) -> Self {
+        Self {
+            endpoint: None,
+            ready: State::no(reason, why),
+        }
+    }
+
     /// The status of `control_plane` that says so.
     pub(crate) fn status(&self, control_plane: &CaptControlPlane, now: Timestamp) -> CaptControlPlaneStatus {
         let before = control_plane
             .status
             .as_ref()
             .map_or(&[][..], |status| &status.conditions);
-        let generation = control_plane.metadata.generation.unwrap_or_default();
+        let mut generation = control_plane.metadata.generation.unwrap_or_default();
+        if self.is_wait() {
+            generation = generation_of_wait(condition(control_plane), &self.ready, generation);
+        }
         let report = EndpointReport {
             endpoint_ready: Some(self.ready.clone()),
         };
@@ -68,9 +96,14 @@ impl Report {
             ..CaptControlPlaneStatus::default()
         }
     }
+
+    fn is_wait(&self) -> bool {
+        let waits = [EndpointReady::WaitingForCluster, EndpointReady::WaitingForWorkspace];
+        self.ready.status == Status::False && waits.contains(&self.ready.reason)
+    }
 }
 
-pub(crate) fn plan(seen: &Observed) -> Plan {
+pub(crate) fn plan(seen: &Observed, now: Timestamp) -> Plan {
     if seen.is_left_alone() {
         return Plan::NOTHING;
     }
@@ -81,44 +114,62 @@ pub(crate) fn plan(seen: &Observed) -> Plan {
     let waiting = |message: &str| match &published {
         // A control plane that lost its owner keeps its last word: what was published stands.
         Some(_) => Plan::NOTHING,
-        None => Plan::said(None, State::no(EndpointReady::WaitingForCluster, message)),
+        None => {
+            let created = seen.control_plane.metadata.creation_timestamp.as_ref();
+            let report = Report::no(EndpointReady::WaitingForCluster, message);
+            Plan::NOTHING.saying(report, When::Lasting(created.map(|time| time.0)), seen, now)
+        }
     };
     match &seen.owner {
         Owner::NotSet => waiting("waiting for Cluster API to set the owner Cluster"),
         Owner::Gone => waiting("the owner Cluster does not exist"),
         // Left alone above.
         Owner::Unreadable => Plan::NOTHING,
-        Owner::Present(parent) => upkeep(seen, parent, published.as_ref()),
+        Owner::Present(parent) => upkeep(seen, parent, published.as_ref(), now),
     }
 }
 
 /// The report when a read or a write was refused in a way that waiting does not mend.
 pub(crate) fn refused(control_plane: &CaptControlPlane, why: String) -> Report {
     Published::of(control_plane).map_or_else(
-        || Report {
-            endpoint: None,
-            ready: State::no(EndpointReady::EndpointUpdateFailed, &why),
-        },
+        || Report::no(EndpointReady::EndpointUpdateFailed, &why),
         |published| published.but(EndpointReady::EndpointUpdateFailed, &why),
     )
 }
 
 impl Plan {
-    const NOTHING: Self = Self {
-        step: Step::Nothing,
-        report: None,
-    };
-    const LOOK: Self = Self {
-        step: Step::Look,
-        report: None,
-    };
+    const NOTHING: Self = Self::doing(Step::Nothing);
+    const LOOK: Self = Self::doing(Step::Look);
 
-    fn said(endpoint: Option<String>, ready: State<EndpointReady>) -> Self {
+    const fn doing(step: Step) -> Self {
         Self {
-            step: Step::Nothing,
-            report: Some(Report { endpoint, ready }),
+            step,
+            report: None,
+            wake: Wake::OnEvent,
         }
     }
+
+    /// The same step with these words, if it is time for them. Otherwise what was said before stands, as it is.
+    fn saying(self, report: Report, when: When, seen: &Observed, now: Timestamp) -> Self {
+        match when.silence(is_our_turn(&seen.control_plane), now) {
+            Some(wake) => Self { wake, ..self },
+            None => Self {
+                report: Some(report),
+                ..self
+            },
+        }
+    }
+}
+
+/// Whether the first word was said, by this controller or by the one that speaks before it.
+fn is_our_turn(control_plane: &CaptControlPlane) -> bool {
+    let conditions = control_plane
+        .status
+        .as_ref()
+        .map_or(&[][..], |status| &status.conditions);
+    [EndpointReady::TYPE, Ready::TYPE]
+        .iter()
+        .any(|type_| conditions::find(conditions, type_).is_some())
 }
 
 /// An endpoint that was published before and still stands. It stays true whatever becomes of its source.
@@ -177,34 +228,35 @@ fn current(control_plane: &CaptControlPlane) -> Option<&ApiEndpoint> {
         .filter(|endpoint| endpoint.is_set())
 }
 
-fn upkeep(seen: &Observed, parent: &Parent, published: Option<&Published<'_>>) -> Plan {
+fn upkeep(seen: &Observed, parent: &Parent, published: Option<&Published<'_>>, now: Timestamp) -> Plan {
     let apply = format!(
         "WorkspaceTemplateApply {}",
         eks_apply_name(&seen.control_plane.name_any())
     );
-    let not_known = |reason: EndpointReady, why: String| Plan {
-        step: adopt(seen, parent),
-        report: Some(match published {
+    let not_known = |reason: EndpointReady, why: String, when: When| {
+        let report = match published {
             Some(published) if reason == EndpointReady::WaitingForWorkspace => published.unchanged(),
             Some(published) => published.but(reason, &why),
-            None => Report {
-                endpoint: None,
-                ready: State::no(reason, why),
-            },
-        }),
+            None => Report::no(reason, why),
+        };
+        Plan::doing(adopt(seen, parent)).saying(report, when, seen, now)
     };
-    let waiting = |why: String| not_known(EndpointReady::WaitingForWorkspace, why);
+    let waiting = |why: String, when: When| not_known(EndpointReady::WaitingForWorkspace, why, when);
     match &seen.apply {
-        Apply::Absent => waiting(format!("waiting for {apply}")),
-        Apply::Unreadable => waiting(format!("{apply} cannot be read by this version")),
-        Apply::Foreign => waiting(format!("{apply} belongs to something else")),
-        Apply::Present { ready: false, .. } | Apply::Present { told: Told::NotYet, .. } => {
-            waiting(format!("waiting until {apply} is ready"))
+        // One text for all of the ordinary wait, so that it is written once.
+        Apply::Absent | Apply::Present { ready: false, .. } | Apply::Present { told: Told::NotYet, .. } => {
+            waiting(format!("waiting until {apply} is ready"), When::InTurn)
         }
+        Apply::Unreadable => waiting(format!("{apply} cannot be read by this version"), When::AtOnce),
+        Apply::Foreign => waiting(format!("{apply} belongs to something else"), When::AtOnce),
         Apply::Present {
             told: Told::Missing(missing),
             ..
-        } => not_known(EndpointReady::EndpointMissing, missing_message(&apply, missing)),
+        } => not_known(
+            EndpointReady::EndpointMissing,
+            missing_message(&apply, missing),
+            When::AtOnce,
+        ),
         Apply::Present {
             told: Told::Invalid(place, invalid),
             ..
@@ -215,14 +267,15 @@ fn upkeep(seen: &Observed, parent: &Parent, published: Option<&Published<'_>>) -
             };
             not_known(
                 EndpointReady::EndpointInvalid,
-                format!("{place} cannot be used: {invalid}"),
+                format!("{place} cannot be used: {invalid}; it must be https://HOST, HOST or HOST:PORT"),
+                When::AtOnce,
             )
         }
         Apply::Present {
             told: Told::Address(wanted),
             revision,
             ..
-        } => publish(seen, parent, wanted, revision.as_deref()),
+        } => publish(seen, parent, wanted, revision.as_deref(), now),
     }
 }
 
@@ -271,20 +324,14 @@ fn judge(parent: &Parent, wanted: &ApiEndpoint, published: Option<&ApiEndpoint>)
     }
 }
 
-fn publish(seen: &Observed, parent: &Parent, wanted: &ApiEndpoint, revision: Option<&str>) -> Plan {
+fn publish(seen: &Observed, parent: &Parent, wanted: &ApiEndpoint, revision: Option<&str>, now: Timestamp) -> Plan {
     if let Infrastructure::Unreadable(name) = &parent.infrastructure {
         let why = format!("CAPTCluster {name} cannot be read by this version, and may supply the endpoint");
         let report = Published::of(&seen.control_plane).map_or_else(
-            || Report {
-                endpoint: None,
-                ready: State::no(EndpointReady::WaitingForCluster, &why),
-            },
+            || Report::no(EndpointReady::WaitingForCluster, &why),
             |published| published.but(EndpointReady::WaitingForCluster, &why),
         );
-        return Plan {
-            step: Step::Nothing,
-            report: Some(report),
-        };
+        return Plan::NOTHING.saying(report, When::AtOnce, seen, now);
     }
     let current = current(&seen.control_plane);
     let verdict = judge(parent, wanted, current);
@@ -303,17 +350,13 @@ fn publish(seen: &Observed, parent: &Parent, wanted: &ApiEndpoint, revision: Opt
             .filter(|current| *current != wanted && reported(&seen.control_plane) != Some(&current.to_string()))
             .cloned(),
     };
-    Plan {
-        step: if writes == Publish::default() {
-            Step::Nothing
-        } else {
-            Step::Publish(writes)
-        },
-        report: Some(Report {
-            endpoint: Some(wanted.to_string()),
-            ready,
-        }),
-    }
+    let step = if writes == Publish::default() {
+        Step::Nothing
+    } else {
+        Step::Publish(writes)
+    };
+    let endpoint = Some(wanted.to_string());
+    Plan::doing(step).saying(Report { endpoint, ready }, When::AtOnce, seen, now)
 }
 
 fn is_said(control_plane: &CaptControlPlane, ready: &State<EndpointReady>) -> bool {
@@ -368,15 +411,18 @@ fn published_message(
     }
 }
 
+/// What is being deleted keeps its last word: capt-controlplane-controller says what the deletion waits for.
 fn deletion(seen: &Observed) -> Plan {
     if !seen.has_finalizer() {
         return Plan::NOTHING;
     }
+    let let_go = |clear: bool| Plan::doing(Step::LetGo { clear });
     let parent = match &seen.owner {
-        Owner::NotSet => return let_go(false, "no Cluster owns the control plane"),
+        // No Cluster owns the control plane: there is nothing to clear.
+        Owner::NotSet => return let_go(false),
         // An absence in a cache may only mean "not seen yet", and a dropped finalizer does not come back.
         Owner::Gone | Owner::Present(_) if !seen.live => return Plan::LOOK,
-        Owner::Gone => return let_go(false, "the Cluster is gone"),
+        Owner::Gone => return let_go(false),
         Owner::Unreadable => return Plan::NOTHING,
         Owner::Present(parent) => parent,
     };
@@ -388,29 +434,14 @@ fn deletion(seen: &Observed) -> Plan {
         } => Some(wanted),
         _ => None,
     };
-    let name = &parent.name;
-    match (&parent.endpoint, &parent.infrastructure) {
-        (None, _) => let_go(false, &format!("Cluster {name} has no endpoint any more")),
-        (Some(endpoint), Infrastructure::WithoutEndpoint)
-            if Some(endpoint) == current(&seen.control_plane) || Some(endpoint) == wanted =>
-        {
-            let_go(true, &format!("Cluster {name} has no endpoint any more"))
+    // What the infrastructure supplies, or may supply, is the user's, and so is what nobody here has published.
+    let is_ours = match (&parent.endpoint, &parent.infrastructure) {
+        (Some(endpoint), Infrastructure::WithoutEndpoint) => {
+            Some(endpoint) == current(&seen.control_plane) || Some(endpoint) == wanted
         }
-        (Some(theirs), _) => let_go(
-            false,
-            &format!("{theirs}, the endpoint of Cluster {name}, is not from here and stays"),
-        ),
-    }
-}
-
-fn let_go(clear: bool, message: &str) -> Plan {
-    Plan {
-        step: Step::LetGo { clear },
-        report: Some(Report {
-            endpoint: None,
-            ready: State::no(EndpointReady::EndpointCleared, message),
-        }),
-    }
+        _ => false,
+    };
+    let_go(is_ours)
 }
 
 fn missing_message(apply: &str, missing: &Missing) -> String {

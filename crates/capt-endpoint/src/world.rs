@@ -22,6 +22,7 @@ use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
 use crate::act::Worker;
+use crate::metrics::Updates;
 use crate::observe::{Observed, Reader, View, connection_secret, infrastructure_name};
 
 const CONTROL_PLANE: &str = "/apis/controlplane.cluster.x-k8s.io/v1beta1/namespaces/ns/captcontrolplanes/demo-cp";
@@ -120,7 +121,7 @@ impl State {
         }
         self.writes.push(path.to_owned());
         self.reasons
-            .extend(new["status"]["conditions"][0]["reason"].as_str().map(str::to_owned));
+            .extend(endpoint_ready(&new).and_then(|said| said["reason"].as_str().map(str::to_owned)));
         let finalizers = new["metadata"]
             .get("finalizers")
             .and_then(Value::as_array)
@@ -152,7 +153,13 @@ fn patched(old: &Value, patch: &Value) -> Result<Value, u16> {
     Ok(new)
 }
 
-/// Server-side apply of the only manager there is: its endpoint, in spec and status, and its one condition.
+/// What EndpointReady of this object says.
+fn endpoint_ready(control_plane: &Value) -> Option<&Value> {
+    let conditions = control_plane["status"]["conditions"].as_array()?;
+    conditions.iter().find(|condition| condition["type"] == "EndpointReady")
+}
+
+/// Server-side apply of this controller: its endpoint, in spec and status, and its one condition.
 fn applied(old: &Value, wish: &Value) -> Result<Value, u16> {
     for guard in ["uid", "resourceVersion"] {
         if old["metadata"][guard] != wish["metadata"][guard] {
@@ -164,7 +171,12 @@ fn applied(old: &Value, wish: &Value) -> Result<Value, u16> {
         new["spec"]["controlPlaneEndpoint"] = spec["controlPlaneEndpoint"].clone();
     }
     if let Some(status) = wish.get("status") {
+        let ours = status["conditions"].as_array().unwrap();
+        let mut conditions = old["status"]["conditions"].as_array().cloned().unwrap_or_default();
+        conditions.retain(|condition| condition["type"] != "EndpointReady");
+        conditions.extend(ours.iter().cloned());
         new["status"] = status.clone();
+        new["status"]["conditions"] = conditions.into();
     }
     Ok(new)
 }
@@ -189,6 +201,7 @@ struct Crash;
 struct World {
     state: Arc<Mutex<State>>,
     worker: Worker,
+    metrics: Arc<Metrics>,
 }
 
 impl World {
@@ -219,6 +232,9 @@ impl World {
                 "ownerReferences": [{"apiVersion": "cluster.x-k8s.io/v1beta2", "kind": "Cluster", "name": "demo", "uid": "cluster"}],
             },
             "spec": {"version": "1.31", "workspaceTemplateRef": {"name": "t"}, "controlPlaneConfig": {"region": "eu-west-1"}},
+            "status": {"conditions": [{
+                "type": "Ready", "status": "False", "reason": "Creating", "message": "", "lastTransitionTime": "2026-01-01T00:00:00Z",
+            }]},
         }));
         state.put(
             APPLY,
@@ -251,8 +267,9 @@ impl World {
             },
             control_planes: writer.of(),
             events,
+            updates: Updates::register(&metrics).unwrap(),
         };
-        Self { state, worker }
+        Self { state, worker, metrics }
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -330,7 +347,7 @@ impl World {
                 .collect();
         }
         match view {
-            Some(view) => self.worker.pass(&view, Timestamp::UNIX_EPOCH).await,
+            Some(view) => self.worker.pass(&view, Timestamp::UNIX_EPOCH).await.map(drop),
             None => Ok(()),
         }
     }
@@ -376,9 +393,17 @@ impl World {
 
     fn said(&self) -> (String, String) {
         let object = self.state().objects[CONTROL_PLANE].clone();
-        let condition = &object["status"]["conditions"][0];
+        let condition = endpoint_ready(&object).unwrap();
         let text = |name: &str| condition[name].as_str().unwrap_or_default().to_owned();
         (text("status"), text("reason"))
+    }
+
+    /// How many updates ended like this.
+    fn updates(&self, result: &str) -> u64 {
+        let text = self.metrics.render().unwrap();
+        let series = format!("capt_endpoint_updates_total{{result=\"{result}\"}} ");
+        let value = text.lines().find_map(|line| line.strip_prefix(&series));
+        value.unwrap().parse().unwrap()
     }
 
     fn writes_to(&self, path: &str) -> usize {

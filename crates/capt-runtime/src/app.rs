@@ -10,6 +10,7 @@
 use std::{fmt, future::Future, net::SocketAddr, pin::pin, process, sync::Arc, time::Duration};
 
 use anyhow::{Context, bail};
+use axum::serve::Listener;
 use capt_api::names::Manager;
 use futures::future::BoxFuture;
 use kube::{Client, Resource};
@@ -33,8 +34,10 @@ use crate::{
     metrics::Metrics,
     queue::Queue,
     scope::Scope,
+    scraper::Scrapers,
     server,
     telemetry::{self, LogLevel},
+    tls::{Certificate, TlsListener},
     watch::Watch,
 };
 
@@ -54,6 +57,7 @@ pub struct Setup {
     events: Events,
     scope: Scope,
     address: SocketAddr,
+    metrics_address: SocketAddr,
     work: controller::Settings,
     /// Turns true when this replica begins to lead.
     leads: watch::Sender<bool>,
@@ -93,6 +97,11 @@ impl Setup {
     /// Where the HTTP server listens, also when the flag left the port open.
     pub fn address(&self) -> SocketAddr {
         self.address
+    }
+
+    /// Where the metrics are: at the same address, or at one of their own.
+    pub fn metrics_address(&self) -> SocketAddr {
+        self.metrics_address
     }
 
     /// A queue for the controller of the same name.
@@ -225,8 +234,13 @@ pub async fn run_until(
     } else {
         None
     };
-    let listener = server::bind(args.metrics_bind_address).await?;
+    let listener = server::bind(args.metrics_bind_address, "--metrics-bind-address").await?;
     let address = listener.local_addr().context("the HTTP server has no address")?;
+    let secure = secure(args, &api).await?;
+    let metrics_address = secure
+        .as_ref()
+        .map_or(Ok(address), |secure| secure.listener.local_addr())
+        .context("the server of the metrics has no address")?;
     let events_stop = CancellationToken::new();
     let (events, recording) = Events::new(api.clone(), manager.as_str(), &identity, &metrics, events_stop.clone());
 
@@ -237,6 +251,7 @@ pub async fn run_until(
         events,
         scope: args.scope(),
         address,
+        metrics_address,
         work: args.work(),
         leads: watch::Sender::new(false),
         always: Vec::new(),
@@ -252,6 +267,7 @@ pub async fn run_until(
         namespace = args.scope().namespace().unwrap_or("all"),
         watch_filter = args.scope().filter(),
         %address,
+        metrics = %metrics_address,
         "starting {manager}"
     );
 
@@ -261,7 +277,7 @@ pub async fn run_until(
         health: health.clone(),
         log_level,
     };
-    always_running.spawn("HTTP server", server::serve(listener, sources));
+    always_running.spawn("HTTP server", server::serve(listener, secure, sources));
     for (name, run) in always {
         always_running.spawn(name, run);
     }
@@ -303,6 +319,19 @@ pub async fn run_until(
     tokio::join!(release(leadership), last_events);
     tracing::info!("stopped");
     Ok(())
+}
+
+/// The port of the metrics, where they are not for everybody.
+async fn secure(args: &CommonArgs, api: &Client) -> anyhow::Result<Option<server::Secure>> {
+    let Some(address) = args.metrics_secure_bind_address else {
+        return Ok(None);
+    };
+    let listener = server::bind(address, "--metrics-secure-bind-address").await?;
+    let certificate = Certificate::new(args.metrics_cert_dir.as_deref());
+    Ok(Some(server::Secure {
+        listener: TlsListener::new(listener, certificate)?,
+        scrapers: Scrapers::new(api.clone()),
+    }))
 }
 
 async fn lead(health: &Health, candidate: Option<&Candidate>) -> Option<Leadership> {

@@ -1,6 +1,6 @@
 //! The flags and variables that all controllers share.
 
-use std::{net::SocketAddr, time::Duration};
+use std::{net::SocketAddr, path::PathBuf, time::Duration};
 
 use clap::{ArgAction, Args};
 use jiff::SignedDuration;
@@ -79,6 +79,21 @@ pub struct CommonArgs {
     /// Address for /metrics, /healthz, /readyz and /loglevel; without an IP, all of the pod's.
     #[arg(long, env = "CAPT_METRICS_BIND_ADDRESS", default_value = ":8080", value_name = "IP:PORT", help_heading = "Observation", value_parser = address)]
     pub metrics_bind_address: SocketAddr,
+
+    /// Serve /metrics by TLS at this address instead, to those alone whom the API server lets get the URL /metrics.
+    #[arg(long, env = "CAPT_METRICS_SECURE_BIND_ADDRESS", value_name = "IP:PORT", help_heading = "Observation", value_parser = address)]
+    pub metrics_secure_bind_address: Option<SocketAddr>,
+
+    /// Directory with tls.crt and tls.key for that address, read again when they change; without it, a certificate that
+    /// nobody knows is made at each start.
+    #[arg(
+        long,
+        env = "CAPT_METRICS_CERT_DIR",
+        value_name = "DIR",
+        requires = "metrics_secure_bind_address",
+        help_heading = "Observation"
+    )]
+    pub metrics_cert_dir: Option<PathBuf>,
 
     /// Form of the log lines.
     #[arg(

@@ -11,7 +11,7 @@ use k8s_openapi::{
     apimachinery::pkg::apis::meta::v1::{MicroTime, ObjectMeta},
 };
 use kube::{Api, Client, api::PostParams};
-use prometheus::IntCounter;
+use prometheus::{IntCounter, IntCounterVec};
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
@@ -38,6 +38,7 @@ pub struct Events {
     reporter: &'static str,
     instance: String,
     dropped: IntCounter,
+    failures: IntCounterVec,
 }
 
 impl Events {
@@ -56,6 +57,7 @@ impl Events {
             reporter,
             instance: cut(instance, MAX_WORD).to_string(),
             dropped: dropped.clone(),
+            failures: metrics.failures(),
         };
         (events, record(client, receiver, dropped, stop))
     }
@@ -67,6 +69,11 @@ impl Events {
         if self.sender.try_send(event).is_err() {
             self.dropped.inc();
         }
+    }
+
+    /// Counts that an object of this kind got into trouble.
+    pub(crate) fn count_failure(&self, kind: &str, reason: &str) {
+        self.failures.with_label_values(&[kind, reason]).inc();
     }
 
     fn compose(&self, about: ObjectReference, severity: Severity, reason: &str, action: &str, note: &str) -> Event {
@@ -144,6 +151,7 @@ mod tests {
             reporter: "capt-test",
             instance: "pod-1".into(),
             dropped: IntCounter::new("dropped", "dropped").unwrap(),
+            failures: Metrics::new("0").unwrap().failures(),
         };
         (events, receiver)
     }

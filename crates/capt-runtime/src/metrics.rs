@@ -51,6 +51,37 @@ pub struct Metrics {
     watch_idle: GaugeVec,
 
     events_dropped: IntCounter,
+    failures: IntCounterVec,
+    lives: Lives,
+}
+
+/// How the objects of users fare: what no other metric of a controller tells. `kind` is the object's kind.
+#[derive(Clone, Debug)]
+pub struct Lives {
+    in_phase: HistogramVec,
+    to_ready: HistogramVec,
+    deadlines: IntCounterVec,
+}
+
+impl Lives {
+    /// An object left `phase`, in which it had been for so long.
+    pub fn left_phase(&self, kind: &str, phase: &str, after: jiff::SignedDuration) {
+        self.in_phase
+            .with_label_values(&[kind, phase])
+            .observe(after.as_secs_f64().max(0.0));
+    }
+
+    /// An object became ready for the first time, so long after it was created.
+    pub fn became_ready(&self, kind: &str, after: jiff::SignedDuration) {
+        self.to_ready
+            .with_label_values(&[kind])
+            .observe(after.as_secs_f64().max(0.0));
+    }
+
+    /// A wait took longer than `deadline` (`controlPlaneTimeout`, …) allows.
+    pub fn missed_deadline(&self, kind: &str, deadline: &str) {
+        self.deadlines.with_label_values(&[kind, deadline]).inc();
+    }
 }
 
 /// The metrics of one work queue.
@@ -115,6 +146,11 @@ const RECONCILE_BUCKETS: &[f64] = &[
 ];
 const REQUEST_BUCKETS: &[f64] = &[
     0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0,
+];
+
+/// From what the simulator does at once to the longest deadline that a user can set.
+const LIFE_BUCKETS: &[f64] = &[
+    1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 600.0, 900.0, 1_200.0, 1_800.0, 3_600.0, 7_200.0, 86_400.0,
 ];
 
 impl Metrics {
@@ -273,6 +309,34 @@ impl Metrics {
             )?,
 
             events_dropped: counter(r, "capt_events_dropped_total", "Events that could not be recorded.")?,
+            failures: counters(
+                r,
+                "capt_failures_total",
+                "Times that an object got into trouble, by the reason of its condition.",
+                &["kind", "reason"],
+            )?,
+            lives: Lives {
+                in_phase: histograms(
+                    r,
+                    "capt_phase_duration_seconds",
+                    "How long objects were in a phase, when they left it.",
+                    &["kind", "phase"],
+                    LIFE_BUCKETS,
+                )?,
+                to_ready: histograms(
+                    r,
+                    "capt_ready_duration_seconds",
+                    "From the creation of an object until it was ready for the first time.",
+                    &["kind"],
+                    LIFE_BUCKETS,
+                )?,
+                deadlines: counters(
+                    r,
+                    "capt_deadlines_exceeded_total",
+                    "Waits that took longer than their deadline allows.",
+                    &["kind", "deadline"],
+                )?,
+            },
 
             hooks: Mutex::default(),
             registry,
@@ -363,6 +427,14 @@ impl Metrics {
 
     pub(crate) fn events_dropped(&self) -> IntCounter {
         self.events_dropped.clone()
+    }
+
+    pub(crate) fn failures(&self) -> IntCounterVec {
+        self.failures.clone()
+    }
+
+    pub fn lives(&self) -> Lives {
+        self.lives.clone()
     }
 }
 

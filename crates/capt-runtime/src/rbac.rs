@@ -34,7 +34,28 @@ pub const EVERYWHERE: &[Rule] = &[Rule {
     why: "one Event per transition of an object",
 }];
 
+/// What belongs to no namespace among the things that rules are about: group and resource.
+const CLUSTER_SCOPED: &[(&str, &str)] = &[
+    ("tf.upbound.io", "workspaces"),
+    ("authentication.k8s.io", "tokenreviews"),
+    ("authorization.k8s.io", "subjectaccessreviews"),
+];
+
+/// Divides rules for an installation in one namespace: what a Role there grants, and what only a ClusterRole can, because
+/// it belongs to no namespace.
+pub fn in_one_namespace(rules: &[Rule]) -> (Vec<Rule>, Vec<Rule>) {
+    rules.iter().copied().partition(|rule| !rule.is_cluster_scoped())
+}
+
 impl Rule {
+    /// Whether it is about something that belongs to no namespace. A rule is about one or the other, never both.
+    fn is_cluster_scoped(&self) -> bool {
+        self.groups
+            .iter()
+            .flat_map(|group| self.resources.iter().map(move |resource| (*group, *resource)))
+            .any(|thing| CLUSTER_SCOPED.contains(&thing))
+    }
+
     fn policy(&self) -> PolicyRule {
         let owned = |words: &[&str]| Some(words.iter().map(ToString::to_string).collect());
         PolicyRule {
@@ -101,6 +122,26 @@ mod tests {
             yaml(OWN_NAMESPACE),
             "# leader election: one replica works, the others stand by\n\
              - apiGroups: [\"coordination.k8s.io\"]\n  resources: [\"leases\"]\n  verbs: [\"get\", \"create\", \"update\"]\n"
+        );
+    }
+
+    #[test]
+    fn what_belongs_to_no_namespace_is_set_apart() {
+        let rule = |groups, resources| Rule {
+            groups,
+            resources,
+            verbs: &["get"],
+            why: "",
+        };
+        let (tf, tf_m) = (
+            rule(&["tf.upbound.io"], &["workspaces"]),
+            rule(&["tf.m.upbound.io"], &["workspaces"]),
+        );
+        let reviews = rule(&["authentication.k8s.io"], &["tokenreviews"]);
+        let rules = [OWN_NAMESPACE[0], tf, tf_m, reviews];
+        assert_eq!(
+            in_one_namespace(&rules),
+            (vec![OWN_NAMESPACE[0], tf_m], vec![tf, reviews])
         );
     }
 

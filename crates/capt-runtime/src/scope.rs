@@ -46,6 +46,12 @@ pub fn is_externally_managed(metadata: &ObjectMeta) -> bool {
     has_annotation(metadata, annotation::MANAGED_BY)
 }
 
+/// Whether `clusterctl move` is deleting this object because it lives on in another management cluster. Nothing that it
+/// stands for may be touched any more.
+pub fn is_being_moved(metadata: &ObjectMeta) -> bool {
+    has_annotation(metadata, annotation::DELETE_FOR_MOVE)
+}
+
 fn has_annotation(metadata: &ObjectMeta, name: &str) -> bool {
     metadata
         .annotations
@@ -80,6 +86,10 @@ mod tests {
         for value in ["", "true", "false"] {
             assert!(has_paused_annotation(&annotated("cluster.x-k8s.io/paused", value)));
             assert!(is_externally_managed(&annotated("cluster.x-k8s.io/managed-by", value)));
+            assert!(is_being_moved(&annotated(
+                "clusterctl.cluster.x-k8s.io/delete-for-move",
+                value
+            )));
         }
         assert!(!has_paused_annotation(&annotated("other", "")));
         assert!(!has_paused_annotation(&ObjectMeta::default()));

@@ -1,6 +1,7 @@
 //! The HTTP server of a controller: metrics, health, readiness and the log level.
 
 use std::{
+    future::pending,
     io,
     net::{Ipv4Addr, Ipv6Addr, SocketAddr},
     sync::Arc,
@@ -11,6 +12,7 @@ use axum::{
     Router,
     extract::{ConnectInfo, DefaultBodyLimit, RawQuery, State},
     http::{StatusCode, header::CONTENT_TYPE},
+    middleware,
     response::{IntoResponse, Response},
     routing::get,
 };
@@ -19,7 +21,9 @@ use tokio::net::TcpListener;
 use crate::{
     health::{Health, Report},
     metrics::Metrics,
+    scraper::Scrapers,
     telemetry::LogLevel,
+    tls::TlsListener,
 };
 
 const PROMETHEUS_TEXT: &str = "text/plain; version=0.0.4; charset=utf-8";
@@ -34,8 +38,15 @@ pub struct Sources {
     pub log_level: Arc<LogLevel>,
 }
 
+/// How the metrics are served to those who may read them, instead of to everybody.
+#[derive(Debug)]
+pub struct Secure {
+    pub(crate) listener: TlsListener,
+    pub(crate) scrapers: Scrapers,
+}
+
 /// Opens the port, so that a conflict is told at the start and not in the log of a running process.
-pub async fn bind(address: SocketAddr) -> anyhow::Result<TcpListener> {
+pub async fn bind(address: SocketAddr, flag: &str) -> anyhow::Result<TcpListener> {
     let bound = match TcpListener::bind(address).await {
         // All addresses were meant, and this machine has none of the newer family.
         Err(error) if address.ip() == Ipv6Addr::UNSPECIFIED && error.kind() != io::ErrorKind::AddrInUse => {
@@ -49,22 +60,36 @@ pub async fn bind(address: SocketAddr) -> anyhow::Result<TcpListener> {
             io::ErrorKind::PermissionDenied => format!("cannot serve on {address}: not permitted"),
             _ => format!("cannot serve on {address}"),
         };
-        anyhow::Error::new(error).context(format!("{why}; choose another with --metrics-bind-address"))
+        anyhow::Error::new(error).context(format!("{why}; choose another with {flag}"))
     })
 }
 
-/// Serves for as long as the process runs.
-pub async fn serve(listener: TcpListener, sources: Sources) -> anyhow::Result<()> {
-    let router = Router::new()
-        .route("/metrics", get(metrics))
+/// Serves for as long as the process runs. With `secure`, the metrics are there alone.
+pub async fn serve(listener: TcpListener, secure: Option<Secure>, sources: Sources) -> anyhow::Result<()> {
+    let measured = Router::new().route("/metrics", get(metrics));
+    let mut open = Router::new()
         .route("/healthz", get(healthz))
         .route("/readyz", get(readyz))
         .route("/loglevel", get(log_level).put(set_log_level))
-        .layer(DefaultBodyLimit::max(MAX_BODY))
-        .with_state(sources);
-    axum::serve(listener, router.into_make_service_with_connect_info::<SocketAddr>())
-        .await
-        .context("the HTTP server ended")
+        .layer(DefaultBodyLimit::max(MAX_BODY));
+    if secure.is_none() {
+        open = open.merge(measured.clone());
+    }
+    let open = open.with_state(sources.clone());
+    let serve_secure = async {
+        let Some(Secure { listener, scrapers }) = secure else {
+            return pending().await;
+        };
+        let guarded = measured
+            .layer(middleware::from_fn_with_state(scrapers, Scrapers::check))
+            .with_state(sources);
+        axum::serve(listener, guarded).await
+    };
+    tokio::select! {
+        ended = axum::serve(listener, open.into_make_service_with_connect_info::<SocketAddr>()) => ended,
+        ended = serve_secure => ended,
+    }
+    .context("the HTTP server ended")
 }
 
 async fn metrics(State(sources): State<Sources>) -> Response {
@@ -123,7 +148,9 @@ mod tests {
     #[tokio::test]
     async fn a_taken_port_names_the_flag() {
         let taken = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let error = bind(taken.local_addr().unwrap()).await.unwrap_err();
+        let error = bind(taken.local_addr().unwrap(), "--metrics-bind-address")
+            .await
+            .unwrap_err();
         let text = error.to_string();
         assert!(
             text.contains("in use") && text.contains("--metrics-bind-address"),

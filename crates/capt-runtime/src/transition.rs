@@ -4,6 +4,7 @@
 //! and in the conditions.
 
 use capt_api::conditions::find;
+use capt_api::reasons::{self, Weight};
 use k8s_openapi::api::core::v1::ObjectReference;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 
@@ -31,15 +32,9 @@ pub fn transitions<'a>(before: &'a [Condition], after: &'a [Condition]) -> Vec<T
 }
 
 /// Logs every transition, and publishes an Event for those of the conditions named in `told`: a step of an object usually
-/// turns several conditions at once, and people want to read of it once. `bad` says which of them are warnings.
-pub fn announce(
-    events: &Events,
-    about: &ObjectReference,
-    before: &[Condition],
-    after: &[Condition],
-    told: &[&str],
-    bad: impl Fn(&Condition) -> bool,
-) {
+/// turns several conditions at once, and people want to read of it once. Troubles are warnings that say what to do, and
+/// are counted.
+pub fn announce(events: &Events, about: &ObjectReference, before: &[Condition], after: &[Condition], told: &[&str]) {
     for transition in transitions(before, after) {
         let condition = transition.condition;
         // The first word of a condition is news only when it says that something is so.
@@ -58,18 +53,15 @@ pub fn announce(
             "transition"
         );
         if told.contains(&condition.type_.as_str()) {
-            let severity = if bad(condition) {
-                Severity::Warning
-            } else {
-                Severity::Normal
+            let meaning = reasons::meaning(&condition.reason).filter(|meaning| meaning.weight == Weight::Trouble);
+            let (severity, note) = match meaning {
+                None => (Severity::Normal, condition.message.clone()),
+                Some(meaning) => {
+                    events.count_failure(about.kind.as_deref().unwrap_or_default(), meaning.word);
+                    (Severity::Warning, format!("{} ({})", condition.message, meaning.remedy))
+                }
             };
-            events.publish(
-                about.clone(),
-                severity,
-                &condition.reason,
-                &condition.type_,
-                &condition.message,
-            );
+            events.publish(about.clone(), severity, &condition.reason, &condition.type_, &note);
         }
     }
 }

@@ -1,27 +1,31 @@
 //! Carries out a plan, then reports. Each write is guarded by what was read; a lost race ends the pass.
 
+use std::sync::Arc;
+use std::time::Instant;
+
 use capt_api::CaptControlPlane;
-use capt_api::conditions::Reason;
 use capt_api::conditions::secrets::SecretsReady;
-use capt_api::controlplane::CaptControlPlaneStatus;
+use capt_api::conditions::{Reason, State};
 use capt_api::names::{finalizer, secret};
 use capt_runtime::apply::{Bond, Change, Created, FinalizerAdded, Objects, Ours, Parent, Planned};
 use capt_runtime::controller::{Reconciler, Wake};
 use capt_runtime::error::{Class, Classified, Failure, ObjectRef, Race};
 use capt_runtime::events::Events;
 use capt_runtime::key::Key;
-use capt_runtime::transition::announce;
+use capt_runtime::words::tell;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Secret;
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, ObjectMeta};
-use kube::{Resource, ResourceExt};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use kube::ResourceExt;
 
 use crate::copies::Which;
 use crate::material::Material;
+use crate::metrics::Conversions;
 use crate::observe::{
-    Caches, Contents, CopyState, Drift, Living, Marks, Memory, Observed, Reader, Situation, Version, View,
+    Caches, Contents, CopyState, Drift, Judged, Living, Marks, Memory, Observed, Reader, SecretMeta, Situation,
+    Version, View, is_left_alone,
 };
-use crate::plan::{self, Deed, Plan, Step};
+use crate::plan::{self, Deed, Plan, Step, Writes};
 
 const COPIES: &str = "kubeconfig and CA are handed to Cluster API";
 const REMOVAL: &str = "the control plane is being deleted";
@@ -38,18 +42,16 @@ impl Reconciler for ControlPlanes {
     type Error = Failure;
 
     async fn reconcile(&self, key: &Key) -> Result<Wake, Failure> {
-        match self.caches.view(key) {
-            Some(view) => {
-                tracing::Span::current().record("generation", view.control_plane.metadata.generation);
-                self.worker.pass(&view, Timestamp::now()).await?;
-            }
-            None => self.worker.memory.forget(key),
-        }
-        Ok(Wake::OnEvent)
+        let Some(view) = self.caches.view(key) else {
+            self.worker.memory.forget(key);
+            return Ok(Wake::OnEvent);
+        };
+        tracing::Span::current().record("generation", view.control_plane.metadata.generation);
+        self.worker.pass(&view, Timestamp::now()).await
     }
 
     fn is_behind(&self, key: &Key) -> bool {
-        self.caches.control_planes.is_behind(key)
+        self.caches.is_behind(key)
     }
 }
 
@@ -60,107 +62,155 @@ pub(crate) struct Worker {
     pub(crate) control_planes: Objects<CaptControlPlane>,
     pub(crate) events: Events,
     pub(crate) memory: Memory,
+    pub(crate) conversions: Conversions,
 }
 
 impl Worker {
-    pub(crate) async fn pass(&self, view: &View, now: Timestamp) -> Result<(), Failure> {
-        let (seen, contents) = match self.reader.observe(view, &self.memory).await {
-            Ok(observed) => observed,
-            Err(failure) => {
-                let good = plan::reported(&view.control_plane).unwrap_or_default();
-                return Err(self.refuse(&view.control_plane, good, failure, now).await);
+    pub(crate) async fn pass(&self, view: &View, now: Timestamp) -> Result<Wake, Failure> {
+        let began = Instant::now();
+        // What follows a write of this pass, a refusal included, is planned from what that write left.
+        let mut newest = Arc::clone(&view.control_plane);
+        let mut good = plan::reported(&newest);
+        let failure = match self.reader.observe(view, &self.memory, now).await {
+            Err(failure) => failure,
+            Ok((seen, contents)) => {
+                if let Situation::Living(living) = &seen.situation {
+                    good = plan::is_good(living);
+                }
+                let plan = plan::plan(&seen, now);
+                let acted = self.act(&mut newest, &seen, &plan, &contents, now).await;
+                self.conversions.count(&seen, &contents, &plan, &acted, began.elapsed());
+                match acted {
+                    Ok(None) => return Ok(plan.wake),
+                    Ok(Some(passed_over)) => return Err(passed_over),
+                    Err(failure) => failure,
+                }
             }
         };
-        self.act(&seen, &plan::plan(&seen, now), contents, now).await
+        if matches!(failure.class(), Class::Transient | Class::Conflict) {
+            return Err(failure);
+        }
+        // Somebody has to do something about it, so it is shown.
+        let refused = plan::refused(good, &failure);
+        self.report(&newest, Some(&refused), now).await?;
+        Err(failure)
     }
 
-    async fn act(&self, seen: &Observed, plan: &Plan, mut contents: Contents, now: Timestamp) -> Result<(), Failure> {
-        let control_plane = seen.control_plane.as_ref();
-        let planned = Planned::new(control_plane)?;
-        match &plan.step {
-            Step::Nothing => {
-                self.report(control_plane, plan.status.as_ref()).await?;
-                if let (Situation::Living(living), Some(inputs)) = (&seen.situation, contents.judged.take()) {
-                    let (source, copies) = (living.source.clone(), living.copies.clone());
-                    self.memory
-                        .settle(&Key::of(control_plane), planned.uid(), inputs, source, copies);
-                }
-                Ok(())
+    /// Returns a failure that does not change what is said: see [`Self::write`].
+    async fn act(
+        &self,
+        newest: &mut Arc<CaptControlPlane>,
+        seen: &Observed,
+        plan: &Plan,
+        contents: &Contents,
+        now: Timestamp,
+    ) -> Result<Option<Failure>, Failure> {
+        match (&plan.step, &seen.situation) {
+            (Step::Write(writes), Situation::Living(living)) => {
+                self.write(newest, living, writes, contents, plan, now).await
             }
-            Step::AddFinalizer => {
-                let why = "copies are removed before the control plane goes";
-                let added = self
-                    .control_planes
-                    .add_finalizer(&planned, finalizer::CAPT_SECRETS, &Default::default(), why)
-                    .await?;
-                match added {
-                    FinalizerAdded::Added(control_plane) => self.report(&control_plane, plan.status.as_ref()).await,
-                    FinalizerAdded::Unchanged => self.report(control_plane, plan.status.as_ref()).await,
-                    // The deletion is on its way to the cache.
-                    FinalizerAdded::Deleting => Ok(()),
+            (Step::Remove, _) => self.remove(newest, &contents.leftovers).await.map(|()| None),
+            (Step::Nothing | Step::Write(_), situation) => {
+                self.report(newest, plan.says.as_ref(), now).await?;
+                if let Situation::Living(living) = situation {
+                    self.remember(newest, living, contents, |_| {});
                 }
-            }
-            Step::Write(deeds) => self.write(seen, deeds, &contents, plan, now).await,
-            Step::DeleteCopies => {
-                for copy in contents
-                    .leftovers
-                    .iter()
-                    .filter(|copy| copy.metadata.deletion_timestamp.is_none())
-                {
-                    let ours = Ours::by_owner(&self.reader.metadata, Planned::new(copy)?, &Parent::of(&planned))?;
-                    let _ = self.reader.metadata.delete(&ours, REMOVAL).await?;
-                }
-                self.report(control_plane, plan.status.as_ref()).await
-            }
-            Step::RemoveFinalizer => {
-                // First the report: without its last finalizer the object is gone.
-                let reported = self.written(control_plane, plan.status.as_ref()).await?;
-                let planned = Planned::new(reported.as_ref().unwrap_or(control_plane))?;
-                let _ = self
-                    .control_planes
-                    .remove_finalizers(&planned, &[finalizer::CAPT_SECRETS], "no copy is left")
-                    .await?;
-                Ok(())
+                Ok(None)
             }
         }
     }
 
+    /// Whatever becomes of the alias, the cluster can be used: its failure is not told, but returned, so that it is tried
+    /// again.
     async fn write(
         &self,
-        seen: &Observed,
-        deeds: &[(Which, Deed)],
+        newest: &mut Arc<CaptControlPlane>,
+        living: &Living,
+        writes: &Writes,
         contents: &Contents,
         plan: &Plan,
         now: Timestamp,
-    ) -> Result<(), Failure> {
-        let control_plane = seen.control_plane.as_ref();
-        let Situation::Living(living) = &seen.situation else {
-            return Ok(());
-        };
-        let (mut judged, mut copies) = (contents.judged.clone(), living.copies.clone());
-        let mut alias = Ok(());
-        for (which, deed) in deeds {
-            match self.perform(*which, *deed, living, control_plane, contents).await {
-                Ok(version) => {
-                    copies.set(*which, state_after(*deed, copies.of(*which), contents));
-                    if let Some(judged) = &mut judged {
-                        judged.copies.set(*which, version);
-                    }
-                }
-                // Whatever becomes of the alias, the cluster can be used; it is tried again.
-                Err(failure) if *which == Which::Alias => alias = Err(failure),
-                Err(failure) => return Err(self.refuse(control_plane, plan::is_good(living), failure, now).await),
+    ) -> Result<Option<Failure>, Failure> {
+        if writes.finalizer {
+            let why = "copies are removed before the control plane goes";
+            let planned = Planned::new(newest.as_ref())?;
+            let added = self
+                .control_planes
+                .add_finalizer(&planned, finalizer::CAPT_SECRETS, &Default::default(), why)
+                .await?;
+            match added {
+                FinalizerAdded::Added(object) => *newest = object.into(),
+                FinalizerAdded::Unchanged => {}
+                // The deletion is on its way to the cache, and must find nothing new.
+                FinalizerAdded::Deleting => return Ok(None),
             }
         }
-        self.report(control_plane, plan.status.as_ref()).await?;
-        alias?;
-        if let Some(inputs) = judged {
-            // What was just written need not be read to know it.
-            let uid = control_plane.metadata.uid.as_deref().unwrap_or_default();
-            self.memory
-                .settle(&Key::of(control_plane), uid, inputs, living.source.clone(), copies);
+        let mut done = Vec::new();
+        let mut alias = None;
+        for (which, deed) in &writes.copies {
+            match self.perform(*which, *deed, living, newest, contents).await {
+                Ok(version) => done.push((*which, *deed, version)),
+                Err(failure) if *which == Which::Alias => alias = Some(failure),
+                Err(failure) => return Err(failure),
+            }
         }
-        Ok(())
+        self.report(newest, plan.says.as_ref(), now).await?;
+        if alias.is_some() {
+            return Ok(alias);
+        }
+        // What was just written need not be read to know it.
+        self.remember(newest, living, contents, |judged| {
+            for (which, deed, version) in done {
+                let state = state_after(deed, judged.copies.of(which), contents);
+                judged.copies.set(which, state);
+                judged.inputs.copies.set(which, version);
+            }
+        });
+        Ok(None)
+    }
+
+    /// Remembers what was judged in this pass, if anything was, with what the pass has changed since.
+    fn remember(
+        &self,
+        control_plane: &CaptControlPlane,
+        living: &Living,
+        contents: &Contents,
+        change: impl FnOnce(&mut Judged),
+    ) {
+        let Some(inputs) = contents.judged.clone() else { return };
+        let mut judged = Judged {
+            inputs,
+            source: living.source.clone(),
+            copies: living.copies.clone(),
+            expires: living.expires,
+        };
+        change(&mut judged);
+        let uid = control_plane.metadata.uid.as_deref().unwrap_or_default();
+        self.memory.settle(&Key::of(control_plane), uid, judged);
+    }
+
+    async fn remove(&self, control_plane: &CaptControlPlane, leftovers: &[SecretMeta]) -> Result<(), Failure> {
+        let planned = Planned::new(control_plane)?;
+        for copy in leftovers {
+            let ours = Ours::by_owner(&self.reader.metadata, Planned::new(copy)?, &Parent::of(&planned))?;
+            let _ = self.reader.metadata.delete(&ours, REMOVAL).await?;
+        }
+        // What was there a moment ago must be seen gone; what something holds is waited for, by its own event.
+        if !leftovers.is_empty() && !self.reader.live_leftovers(&control_plane.metadata).await?.is_empty() {
+            return Ok(());
+        }
+        // Read again: capt-endpoint drops its own finalizer at this moment, and a pause may have come.
+        let namespace = control_plane.metadata.namespace.as_deref();
+        let live = self.control_planes.live(namespace, &control_plane.name_any()).await?;
+        let is_same = |live: &CaptControlPlane| live.metadata.uid == control_plane.metadata.uid;
+        let Some(live) = live.filter(|live| is_same(live) && !is_left_alone(&live.metadata)) else {
+            return Ok(());
+        };
+        let planned = Planned::new(&live)?;
+        let removed = self
+            .control_planes
+            .remove_finalizers(&planned, &[finalizer::CAPT_SECRETS], "no copy is left");
+        removed.await.map(drop)
     }
 
     /// Returns the version of the copy that is there afterwards.
@@ -240,55 +290,16 @@ impl Worker {
         Ok(Version::of(adopted.as_ref().unwrap_or(changed)))
     }
 
-    /// What stands in the way is shown, unless it passes by itself; the failure itself goes to the loop.
-    async fn refuse(&self, control_plane: &CaptControlPlane, good: bool, failure: Failure, now: Timestamp) -> Failure {
-        if matches!(failure.class(), Class::Transient | Class::Conflict) {
-            return failure;
-        }
-        let status = plan::refused(control_plane, good, &failure, now);
-        match self.report(control_plane, Some(&status)).await {
-            Ok(()) => failure,
-            Err(other) => other,
-        }
-    }
-
     async fn report(
         &self,
         control_plane: &CaptControlPlane,
-        status: Option<&CaptControlPlaneStatus>,
+        says: Option<&State<SecretsReady>>,
+        now: Timestamp,
     ) -> Result<(), Failure> {
-        self.written(control_plane, status).await.map(drop)
-    }
-
-    /// Reports; returns the object as it is now if that wrote anything.
-    async fn written(
-        &self,
-        control_plane: &CaptControlPlane,
-        status: Option<&CaptControlPlaneStatus>,
-    ) -> Result<Option<CaptControlPlane>, Failure> {
-        let Some(status) = status else { return Ok(None) };
-        let planned = Planned::new(control_plane)?;
-        let written = self
-            .control_planes
-            .apply_status(&planned, status, "the Secrets were looked at")
-            .await?
-            .written();
-        if written.is_some() {
-            let before = control_plane
-                .status
-                .as_ref()
-                .map_or(&[][..], |status| &status.conditions);
-            let about = control_plane.object_ref(&());
-            announce(
-                &self.events,
-                &about,
-                before,
-                &status.conditions,
-                &[SecretsReady::TYPE],
-                is_bad,
-            );
-        }
-        Ok(written)
+        let Some(says) = says else { return Ok(()) };
+        let status = plan::status(control_plane, says, now);
+        let (told, why) = (SecretsReady::TYPE, "the Secrets were looked at");
+        tell(&self.control_planes, &self.events, control_plane, &status, told, why).await
     }
 }
 
@@ -301,17 +312,6 @@ fn state_after(deed: Deed, before: &CopyState, contents: &Contents) -> CopyState
             drift: Drift::None,
         },
     }
-}
-
-/// A warning: somebody has to do something.
-fn is_bad(condition: &Condition) -> bool {
-    let bad = [
-        SecretsReady::Failed,
-        SecretsReady::UnsafeKubeconfig,
-        SecretsReady::OwnershipConflict,
-        SecretsReady::SourceMissing,
-    ];
-    bad.iter().any(|reason| reason.as_str() == condition.reason)
 }
 
 fn new_copy(

@@ -8,12 +8,12 @@ use capt_runtime::args::CommonArgs;
 use capt_runtime::key::Key;
 use capt_runtime::watch::Watch;
 use clap::Parser;
-use kube::{Resource, ResourceExt};
+use kube::ResourceExt;
 
 use crate::act::{ControlPlanes, Worker};
-use crate::copies::Which;
 use crate::kubeconfig::Trust;
-use crate::observe::{Caches, Connection, Memory, Reader, SecretMeta, cluster_name, connection};
+use crate::metrics::Conversions;
+use crate::observe::{Caches, Connection, Memory, Reader, SecretMeta, beside, connection, copy_keys};
 
 /// Copies the kubeconfig and CA of each new cluster into the Secrets that Cluster API reads.
 #[derive(Parser, Debug)]
@@ -132,23 +132,9 @@ fn wire(setup: &mut Setup, trust: Trust) -> anyhow::Result<()> {
         control_planes: writer.of().shown_in(&caches.control_planes),
         events: setup.events(),
         memory: Memory::default(),
+        conversions: Conversions::register(setup.metrics())?,
     };
     let objects = caches.control_planes.clone();
     setup.controller(NAME, queue, &objects, ControlPlanes { caches, worker });
     Ok(())
-}
-
-/// The Secrets that are made for this control plane.
-fn copy_keys(control_plane: &CaptControlPlane) -> Vec<Key> {
-    let Some(cluster) = cluster_name(&control_plane.metadata) else {
-        return Vec::new();
-    };
-    Which::ALL
-        .map(|which| beside(control_plane, &which.name(cluster)))
-        .into()
-}
-
-/// The key of something in the object's own namespace.
-fn beside<K: Resource>(object: &K, name: &str) -> Key {
-    Key::namespaced(object.meta().namespace.as_deref().unwrap_or_default(), name)
 }

@@ -66,6 +66,8 @@ pub(crate) enum Problem {
     NotHttps,
     NotBase64,
     NotACertificate,
+    /// All of its certificates, or the one that counts.
+    Expired,
     NotAPrivateKey,
     /// One half of a client certificate and its key.
     HalfAPair {
@@ -89,19 +91,30 @@ pub(crate) enum Danger {
 impl fmt::Display for Problem {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Missing => f.write_str("is missing or empty"),
-            Self::TooLarge { limit } => write!(f, "is larger than {} KiB", limit / 1024),
-            Self::NotUtf8 => f.write_str("is not UTF-8 text"),
-            Self::NotYaml { line, column } => write!(f, "is not valid YAML (line {line}, column {column})"),
+            Self::Missing => f.write_str("is missing or empty, and must be given"),
+            Self::TooLarge { limit } => write!(
+                f,
+                "is larger than {} KiB: leave out what does not belong to this cluster",
+                limit / 1024
+            ),
+            Self::NotUtf8 => f.write_str("is not UTF-8 text: give text, not a binary form"),
+            // What goes beyond the parser's limits has no position.
+            Self::NotYaml { line: 0, .. } => f.write_str("is not valid YAML, or too deeply nested: simplify it"),
+            Self::NotYaml { line, column } => write!(f, "is not valid YAML: correct line {line}, column {column}"),
             Self::WrongType { expected } => write!(f, "must be {expected}"),
             Self::Unsupported { expected } => write!(f, "must be {expected} or be left out"),
-            Self::NotListed => f.write_str("has no entry with the name that the current context uses"),
-            Self::ListedTwice => f.write_str("has more than one entry with the name that the current context uses"),
+            Self::NotListed => {
+                f.write_str("has no entry with the name that the current context uses: add it, or correct the name")
+            }
+            Self::ListedTwice => {
+                f.write_str("has more than one entry with the name that the current context uses: keep one of them")
+            }
             Self::NotHttps => f.write_str("must be an https URL with a host, such as https://example.com:443"),
-            Self::NotBase64 => f.write_str("is not base64"),
+            Self::NotBase64 => f.write_str("is not base64: encode the PEM text"),
             Self::NotACertificate => {
                 f.write_str("holds no usable certificate: it must be one or more X.509 certificates as PEM")
             }
+            Self::Expired => f.write_str("has expired: renew the certificate, and let the template write the new one"),
             Self::NotAPrivateKey => f.write_str("holds no usable private key: it must be a private key as PEM"),
             Self::HalfAPair { other } => write!(f, "is there without {other}: give both or neither"),
             Self::Unsafe(danger) => danger.fmt(f),

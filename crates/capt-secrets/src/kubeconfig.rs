@@ -7,6 +7,7 @@
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use http::Uri;
+use jiff::Timestamp;
 use serde_json::{Map, Value, json};
 
 use crate::certificate;
@@ -25,23 +26,42 @@ pub(crate) enum Trust {
     Templates,
 }
 
+/// What Secrets are judged by.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Rules {
+    pub(crate) trust: Trust,
+    /// Certificates that have expired by then are of no use.
+    pub(crate) now: Timestamp,
+}
+
 /// A checked kubeconfig. No `Debug`: it holds credentials.
-pub(crate) struct Kubeconfig(Vec<u8>);
+pub(crate) struct Kubeconfig {
+    text: Vec<u8>,
+    expires: Option<Timestamp>,
+}
 
 impl Kubeconfig {
     /// Reads a kubeconfig and keeps its current context. The error names the field, never a value.
-    pub(crate) fn read(data: &[u8], trust: Trust) -> Result<Self, Invalid> {
+    pub(crate) fn read(data: &[u8], rules: Rules) -> Result<Self, Invalid> {
         let whole = parse(data)?;
-        let kept = Value::Object(current_context(&whole, trust)?);
+        let (kept, expires) = current_context(&whole, rules)?;
+        let kept = Value::Object(kept);
         // Where nothing was left out, the text stays as its author wrote it.
-        if kept == whole && reads_the_same_everywhere(data) {
-            return Ok(Self(data.to_vec()));
-        }
-        render(&kept).map(Self)
+        let text = if kept == whole && reads_the_same_everywhere(data) {
+            data.to_vec()
+        } else {
+            render(&kept)?
+        };
+        Ok(Self { text, expires })
+    }
+
+    /// When the first of its certificates expires.
+    pub(crate) fn expires(&self) -> Option<Timestamp> {
+        self.expires
     }
 
     pub(crate) fn into_bytes(self) -> Vec<u8> {
-        self.0
+        self.text
     }
 }
 
@@ -92,12 +112,12 @@ fn reads_the_same_everywhere(data: &[u8]) -> bool {
     data.iter().all(plain) && !has(b"---") && !has(b"...") && !has(b"<<")
 }
 
-/// The parts of a kubeconfig that its current context names, in the same form.
-fn current_context(whole: &Value, trust: Trust) -> Result<Map<String, Value>, Invalid> {
+/// The parts of a kubeconfig that its current context names, in the same form, and when they expire.
+fn current_context(whole: &Value, rules: Rules) -> Result<(Map<String, Value>, Option<Timestamp>), Invalid> {
     let root = Part {
         value: whole,
         at: String::new(),
-        trust,
+        rules,
     };
     root.constant("apiVersion", "v1")?;
     root.constant("kind", "Config")?;
@@ -111,8 +131,8 @@ fn current_context(whole: &Value, trust: Trust) -> Result<Map<String, Value>, In
     kept_context.insert("user".into(), user_name.into());
     context.keep_text("namespace", &mut kept_context)?;
 
-    let kept_cluster = cluster(&root.named("clusters", cluster_name, "cluster")?)?;
-    let kept_user = user(&root.named("users", user_name, "user")?)?;
+    let (kept_cluster, authority_expires) = cluster(&root.named("clusters", cluster_name, "cluster")?)?;
+    let (kept_user, client_expires) = user(&root.named("users", user_name, "user")?)?;
 
     let mut kept = Map::new();
     kept.insert("apiVersion".into(), "v1".into());
@@ -130,10 +150,10 @@ fn current_context(whole: &Value, trust: Trust) -> Result<Map<String, Value>, In
     {
         kept.insert("preferences".into(), preferences.clone());
     }
-    Ok(kept)
+    Ok((kept, certificate::earlier(authority_expires, client_expires)))
 }
 
-fn cluster(part: &Part<'_>) -> Result<Map<String, Value>, Invalid> {
+fn cluster(part: &Part<'_>) -> Result<(Map<String, Value>, Option<Timestamp>), Invalid> {
     let mut kept = Map::new();
     let server = part.required_text("server")?;
     check_server(server).map_err(|problem| part.invalid("server", problem))?;
@@ -146,22 +166,22 @@ fn cluster(part: &Part<'_>) -> Result<Map<String, Value>, Invalid> {
     let file = part.keep_trusted_text("certificate-authority", Danger::ReadsFile, &mut kept)?;
     let data = part.keep_pem("certificate-authority-data", certificate::usable_authority, &mut kept)?;
     // A file in the reader's pod cannot be looked into from here.
-    if !data && !file {
+    if data.is_none() && !file {
         return Err(part.invalid("certificate-authority-data", Problem::Missing));
     }
     part.keep_trusted_text("proxy-url", Danger::UsesProxy, &mut kept)?;
     part.keep_text("tls-server-name", &mut kept)?;
     part.flag("disable-compression")?;
     part.keep("disable-compression", &mut kept);
-    Ok(kept)
+    Ok((kept, data.flatten()))
 }
 
-fn user(part: &Part<'_>) -> Result<Map<String, Value>, Invalid> {
+fn user(part: &Part<'_>) -> Result<(Map<String, Value>, Option<Timestamp>), Invalid> {
     let mut kept = Map::new();
     for program in ["exec", "auth-provider"] {
         match part.get(program) {
             None => {}
-            Some(_) if part.trust == Trust::DataOnly => {
+            Some(_) if part.rules.trust == Trust::DataOnly => {
                 return Err(part.invalid(program, Problem::Unsafe(Danger::RunsProgram)));
             }
             Some(Value::Object(_)) => part.keep(program, &mut kept),
@@ -176,9 +196,13 @@ fn user(part: &Part<'_>) -> Result<Map<String, Value>, Invalid> {
         certificate::usable_client_certificate,
         &mut kept,
     )?;
-    let key = part.keep_pem("client-key-data", certificate::usable_private_key, &mut kept)?;
+    let key = part.keep_pem(
+        "client-key-data",
+        |pem, _| certificate::usable_private_key(pem),
+        &mut kept,
+    )?;
     let files = kept.contains_key("client-certificate") || kept.contains_key("client-key");
-    match (certificate, key) {
+    match (certificate.is_some(), key.is_some()) {
         (true, false) if !files => {
             return Err(part.invalid(
                 "client-certificate-data",
@@ -224,7 +248,7 @@ fn user(part: &Part<'_>) -> Result<Map<String, Value>, Invalid> {
     }
     part.keep("as-groups", &mut kept);
     part.keep("as-user-extra", &mut kept);
-    Ok(kept)
+    Ok((kept, certificate.flatten()))
 }
 
 fn check_server(server: &str) -> Result<(), Problem> {
@@ -249,7 +273,7 @@ fn check_server(server: &str) -> Result<(), Problem> {
 struct Part<'a> {
     value: &'a Value,
     at: String,
-    trust: Trust,
+    rules: Rules,
 }
 
 impl<'a> Part<'a> {
@@ -322,29 +346,29 @@ impl<'a> Part<'a> {
         if self.get(key).is_none() {
             return Ok(false);
         }
-        if self.trust == Trust::DataOnly {
+        if self.rules.trust == Trust::DataOnly {
             return Err(self.invalid(key, Problem::Unsafe(danger)));
         }
         self.keep_text(key, kept)?;
         Ok(true)
     }
 
-    /// Base64 of PEM that passes `check`. Returns whether it is there.
+    /// Base64 of PEM that passes `check`. Returns when it expires, if it does, if it is there.
     fn keep_pem(
         &self,
         key: &str,
-        check: impl FnOnce(&[u8]) -> Result<(), Problem>,
+        check: impl FnOnce(&[u8], Timestamp) -> Result<Option<Timestamp>, Problem>,
         kept: &mut Map<String, Value>,
-    ) -> Result<bool, Invalid> {
-        let Some(text) = self.text(key)? else { return Ok(false) };
+    ) -> Result<Option<Option<Timestamp>>, Invalid> {
+        let Some(text) = self.text(key)? else { return Ok(None) };
         // Readers pass over line breaks in base64, and over nothing else.
         let compact: String = text.split(['\n', '\r']).collect();
         let pem = STANDARD
             .decode(compact)
             .map_err(|_| self.invalid(key, Problem::NotBase64))?;
-        check(&pem).map_err(|problem| self.invalid(key, problem))?;
+        let expires = check(&pem, self.rules.now).map_err(|problem| self.invalid(key, problem))?;
         self.keep(key, kept);
-        Ok(true)
+        Ok(Some(expires))
     }
 
     /// The `inner` part of the entry of `list` that has this name.
@@ -367,13 +391,13 @@ impl<'a> Part<'a> {
             Some(value @ Value::Object(_)) => Ok(Self {
                 value,
                 at,
-                trust: self.trust,
+                rules: self.rules,
             }),
             // An entry without contents is one whose fields are all absent.
             None | Some(Value::Null) => Ok(Self {
                 value: &Value::Null,
                 at,
-                trust: self.trust,
+                rules: self.rules,
             }),
             Some(_) => Err(Invalid::new(at, Problem::WrongType { expected: "a mapping" })),
         }

@@ -12,9 +12,11 @@ mod copies;
 mod invalid;
 mod kubeconfig;
 mod material;
+mod metrics;
 mod observe;
 mod plan;
 mod rbac;
+mod states;
 
 #[cfg(test)]
 mod samples;
@@ -23,6 +25,7 @@ mod world;
 
 pub use controller::{Args, run};
 pub use rbac::{EVERYWHERE, OWN_NAMESPACE};
+pub use states::SECRETS_READY;
 
 /// Does not compile once a type that holds values of Secrets can be printed.
 #[cfg(test)]

@@ -6,33 +6,41 @@
 use std::collections::BTreeMap;
 
 use capt_api::names::{output, secret};
+use jiff::Timestamp;
 use k8s_openapi::ByteString;
 use k8s_openapi::api::core::v1::Secret;
 
 use crate::certificate;
 use crate::copies::Which;
 use crate::invalid::{Invalid, Problem};
-use crate::kubeconfig::{Kubeconfig, Trust};
+use crate::kubeconfig::{Kubeconfig, Rules};
 
 /// What is handed on. No `Debug`: it holds credentials.
 pub(crate) struct Material {
     kubeconfig: Vec<u8>,
     authority: Vec<u8>,
+    expires: Option<Timestamp>,
 }
 
 impl Material {
     /// What a connection Secret yields. The error names the field, never a value.
-    pub(crate) fn of_source(source: &Secret, trust: Trust) -> Result<Self, Invalid> {
+    pub(crate) fn of_source(source: &Secret, rules: Rules) -> Result<Self, Invalid> {
         let key = |key: &'static str| value(source, key).ok_or_else(|| Invalid::new(key, Problem::Missing));
         let kubeconfig = key(output::KUBECONFIG)?;
         let authority = key(output::CLUSTER_CERTIFICATE_AUTHORITY_DATA)?;
+        let kubeconfig = Kubeconfig::read(kubeconfig, rules).map_err(|error| error.within(output::KUBECONFIG))?;
+        let (authority, expires) = certificate::authority(authority, rules.now)
+            .map_err(|error| error.within(output::CLUSTER_CERTIFICATE_AUTHORITY_DATA))?;
         Ok(Self {
-            kubeconfig: Kubeconfig::read(kubeconfig, trust)
-                .map_err(|error| error.within(output::KUBECONFIG))?
-                .into_bytes(),
-            authority: certificate::authority(authority)
-                .map_err(|error| error.within(output::CLUSTER_CERTIFICATE_AUTHORITY_DATA))?,
+            expires: certificate::earlier(expires, kubeconfig.expires()),
+            kubeconfig: kubeconfig.into_bytes(),
+            authority,
         })
+    }
+
+    /// When the first certificate in it expires.
+    pub(crate) fn expires(&self) -> Option<Timestamp> {
+        self.expires
     }
 
     /// The whole data of a copy.
@@ -53,12 +61,13 @@ pub(crate) fn is_empty(source: &Secret) -> bool {
         .is_none_or(|data| data.values().all(|value| value.0.is_empty()))
 }
 
-/// Whether a copy could be used as it stands.
-pub(crate) fn is_good(copy: &Secret, which: Which, trust: Trust) -> bool {
-    value(copy, data_key(which)).is_some_and(|data| match which {
-        Which::Kubeconfig | Which::Alias => Kubeconfig::read(data, trust).is_ok(),
-        Which::Ca => certificate::usable_authority(data).is_ok(),
-    })
+/// Until when a copy can be used as it stands; `None` when it cannot be.
+pub(crate) fn usable(copy: &Secret, which: Which, rules: Rules) -> Option<Option<Timestamp>> {
+    let data = value(copy, data_key(which))?;
+    match which {
+        Which::Kubeconfig | Which::Alias => Some(Kubeconfig::read(data, rules).ok()?.expires()),
+        Which::Ca => certificate::usable_authority(data, rules.now).ok(),
+    }
 }
 
 /// What stands between a copy and its material.
@@ -98,7 +107,14 @@ fn value<'a>(secret: &'a Secret, key: &str) -> Option<&'a [u8]> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::kubeconfig::Trust;
     use crate::samples;
+
+    const DATA_ONLY: Trust = Trust::DataOnly;
+
+    fn is_good(copy: &Secret, which: Which) -> bool {
+        usable(copy, which, samples::rules(DATA_ONLY)).is_some()
+    }
 
     fn source(entries: &[(&str, String)]) -> Secret {
         let data = entries
@@ -122,7 +138,7 @@ mod tests {
     }
 
     fn error(entries: &[(&str, String)]) -> String {
-        Material::of_source(&source(entries), Trust::DataOnly)
+        Material::of_source(&source(entries), samples::rules(DATA_ONLY))
             .map(drop)
             .unwrap_err()
             .to_string()
@@ -131,33 +147,36 @@ mod tests {
     #[test]
     fn both_required_keys_and_no_others_decide() {
         let role = ("pod_execution_role_arn", "arn".to_owned());
-        assert!(Material::of_source(&source(&[kubeconfig(), authority(), role]), Trust::DataOnly).is_ok());
-        assert_eq!(error(&[authority()]), "kubeconfig is missing or empty");
+        assert!(Material::of_source(&source(&[kubeconfig(), authority(), role]), samples::rules(DATA_ONLY)).is_ok());
+        assert_eq!(
+            error(&[authority()]),
+            "kubeconfig is missing or empty, and must be given"
+        );
         assert_eq!(
             error(&[kubeconfig()]),
-            "cluster_certificate_authority_data is missing or empty"
+            "cluster_certificate_authority_data is missing or empty, and must be given"
         );
         assert_eq!(
             error(&[("kubeconfig", String::new()), authority()]),
-            "kubeconfig is missing or empty"
+            "kubeconfig is missing or empty, and must be given"
         );
         assert_eq!(
             error(&[("kubeconfig", "{}".into()), authority()]),
-            "kubeconfig: current-context is missing or empty"
+            "kubeconfig: current-context is missing or empty, and must be given"
         );
         assert_eq!(
             error(&[("kubeconfig", "a: [".into()), authority()]),
-            "kubeconfig is not valid YAML (line 1, column 4)"
+            "kubeconfig is not valid YAML: correct line 1, column 4"
         );
         assert_eq!(
             error(&[kubeconfig(), ("cluster_certificate_authority_data", "!".into())]),
-            "cluster_certificate_authority_data is not base64"
+            "cluster_certificate_authority_data is not base64: encode the PEM text"
         );
     }
 
     #[test]
     fn a_copy_is_good_or_different_or_beyond_repair() {
-        let material = Material::of_source(&source(&[kubeconfig(), authority()]), Trust::DataOnly)
+        let material = Material::of_source(&source(&[kubeconfig(), authority()]), samples::rules(DATA_ONLY))
             .ok()
             .unwrap();
         for which in Which::ALL {
@@ -167,14 +186,14 @@ mod tests {
                 ..Secret::default()
             };
             assert_eq!(difference(&copy, which, &material), Difference::None);
-            assert!(is_good(&copy, which, Trust::DataOnly));
+            assert!(is_good(&copy, which));
 
             copy.data
                 .as_mut()
                 .unwrap()
                 .insert("added".into(), ByteString(b"x".to_vec()));
             assert_eq!(difference(&copy, which, &material), Difference::Data, "a key too many");
-            assert!(is_good(&copy, which, Trust::DataOnly));
+            assert!(is_good(&copy, which));
 
             copy.immutable = Some(true);
             assert_eq!(difference(&copy, which, &material), Difference::Fixed, "immutable");
@@ -183,7 +202,7 @@ mod tests {
                 data_key(which).to_owned(),
                 ByteString(b"garbage".to_vec()),
             )]));
-            assert!(!is_good(&copy, which, Trust::DataOnly));
+            assert!(!is_good(&copy, which));
 
             copy.type_ = Some("Opaque".into());
             copy.data = Some(material.data(which));

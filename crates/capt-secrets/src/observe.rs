@@ -7,15 +7,18 @@ use std::collections::{BTreeMap, HashMap};
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use capt_api::conditions::{self, Reason, endpoint::EndpointReady};
+use capt_api::conditions::endpoint::EndpointReady;
+use capt_api::conditions::workspace_apply::Ready as ApplyReady;
+use capt_api::conditions::{self, Reason, Status};
 use capt_api::external::cluster::ClusterOwner;
-use capt_api::names::{self, annotation, finalizer, label};
+use capt_api::names::{self, finalizer, label};
 use capt_api::{CaptControlPlane, Cluster, WorkspaceTemplateApply};
 use capt_runtime::apply::{Objects, Ours, Parent, Planned, is_ours};
 use capt_runtime::cache::{Cache, Found, Index};
 use capt_runtime::error::Failure;
 use capt_runtime::key::Key;
-use capt_runtime::scope::{has_paused_annotation, is_externally_managed};
+use capt_runtime::scope::{has_paused_annotation, is_being_moved, is_externally_managed};
+use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Secret;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::core::PartialObjectMeta;
@@ -23,7 +26,7 @@ use kube::{Resource, ResourceExt};
 
 use crate::copies::{PerCopy, Which, rival};
 use crate::invalid::Invalid;
-use crate::kubeconfig::Trust;
+use crate::kubeconfig::{Rules, Trust};
 use crate::material::{self, Difference, Material};
 
 /// A Secret without its contents.
@@ -54,6 +57,15 @@ pub(crate) struct View {
 }
 
 impl Caches {
+    /// Whether a write of ours, to the control plane or to one of its copies, has not arrived here yet.
+    pub(crate) fn is_behind(&self, key: &Key) -> bool {
+        let copies = self
+            .control_planes
+            .get(key)
+            .map(|control_plane| copy_keys(&control_plane));
+        self.control_planes.is_behind(key) || copies.iter().flatten().any(|copy| self.secrets.is_behind(copy))
+    }
+
     pub(crate) fn view(&self, key: &Key) -> Option<View> {
         let control_plane = self.control_planes.get(key)?;
         let namespace = key.namespace().unwrap_or_default();
@@ -87,6 +99,21 @@ impl Caches {
 pub(crate) fn cluster_name(metadata: &ObjectMeta) -> Option<&str> {
     let labelled = || metadata.labels.as_ref()?.get(label::CLUSTER_NAME).map(String::as_str);
     ClusterOwner::of(metadata).map(|owner| owner.name).or_else(labelled)
+}
+
+/// The Secrets that are made for this control plane.
+pub(crate) fn copy_keys(control_plane: &CaptControlPlane) -> Vec<Key> {
+    let Some(cluster) = cluster_name(&control_plane.metadata) else {
+        return Vec::new();
+    };
+    Which::ALL
+        .map(|which| beside(control_plane, &which.name(cluster)))
+        .into()
+}
+
+/// The key of something in the object's own namespace.
+pub(crate) fn beside<K: Resource>(object: &K, name: &str) -> Key {
+    Key::namespaced(object.meta().namespace.as_deref().unwrap_or_default(), name)
 }
 
 /// Where an apply says that Terraform's outputs go.
@@ -133,8 +160,8 @@ pub(crate) enum Situation {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Leftover {
     pub(crate) name: String,
-    /// It is being deleted already, and something holds it.
-    pub(crate) leaving: bool,
+    /// Since when it is being deleted: something holds it.
+    pub(crate) leaving: Option<Timestamp>,
 }
 
 #[derive(Debug)]
@@ -143,9 +170,11 @@ pub(crate) struct Living {
     pub(crate) finalizer: bool,
     pub(crate) apply_name: String,
     pub(crate) apply: Apply,
-    pub(crate) endpoint_ready: bool,
+    pub(crate) endpoint: Endpoint,
     pub(crate) source: Source,
     pub(crate) copies: PerCopy<CopyState>,
+    /// When the first certificate expires without which the source, or a copy, cannot be used any more.
+    pub(crate) expires: Option<Timestamp>,
     /// A Cluster whose own kubeconfig the alias would be.
     pub(crate) rival: Option<String>,
 }
@@ -153,7 +182,34 @@ pub(crate) struct Living {
 impl Living {
     /// Whether what Terraform made can be used: before that, the connection Secret is empty or half filled.
     pub(crate) fn gate_is_open(&self) -> bool {
-        self.endpoint_ready && matches!(self.apply, Apply::Present { ready: true, .. })
+        self.endpoint.ready && matches!(self.apply, Apply::Present { ready: true, .. })
+    }
+
+    /// Since when.
+    pub(crate) fn gate_opened(&self) -> Option<Timestamp> {
+        match &self.apply {
+            Apply::Present { since, .. } => self.endpoint.since.max(*since),
+            Apply::Absent | Apply::Unreadable | Apply::Foreign => None,
+        }
+    }
+}
+
+/// Whether the endpoint is published.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct Endpoint {
+    pub(crate) ready: bool,
+    /// Since when it is, or is not.
+    pub(crate) since: Option<Timestamp>,
+}
+
+impl Endpoint {
+    fn of(control_plane: &CaptControlPlane) -> Self {
+        let status = control_plane.status.as_ref();
+        let condition = status.and_then(|status| conditions::find(&status.conditions, EndpointReady::TYPE));
+        condition.map_or_else(Self::default, |condition| Self {
+            ready: condition.status == Status::True.as_str(),
+            since: Some(condition.last_transition_time.0),
+        })
     }
 }
 
@@ -166,6 +222,8 @@ pub(crate) enum Apply {
     Foreign,
     Present {
         ready: bool,
+        /// Since when it is, or is not.
+        since: Option<Timestamp>,
         revision: Option<String>,
     },
 }
@@ -190,8 +248,8 @@ pub(crate) enum CopyState {
     Absent,
     /// It has the name, and belongs to somebody else; the text says to whom.
     Foreign(String),
-    /// Ours, and being deleted.
-    Leaving,
+    /// Ours, and being deleted since then.
+    Leaving(Timestamp),
     Ours {
         /// It can be used as it stands.
         good: bool,
@@ -205,7 +263,7 @@ impl CopyState {
     }
 
     pub(crate) fn is_ours(&self) -> bool {
-        matches!(self, Self::Ours { .. } | Self::Leaving)
+        matches!(self, Self::Ours { .. } | Self::Leaving(_))
     }
 }
 
@@ -238,9 +296,14 @@ pub(crate) struct Reader {
 }
 
 impl Reader {
-    pub(crate) async fn observe(&self, view: &View, memory: &Memory) -> Result<(Observed, Contents), Failure> {
+    pub(crate) async fn observe(
+        &self,
+        view: &View,
+        memory: &Memory,
+        now: Timestamp,
+    ) -> Result<(Observed, Contents), Failure> {
         let control_plane = &view.control_plane;
-        let (situation, contents) = self.situation(view, memory).await?;
+        let (situation, contents) = self.situation(view, memory, now).await?;
         Ok((
             Observed {
                 control_plane: control_plane.clone(),
@@ -250,17 +313,11 @@ impl Reader {
         ))
     }
 
-    async fn situation(&self, view: &View, memory: &Memory) -> Result<(Situation, Contents), Failure> {
+    async fn situation(&self, view: &View, memory: &Memory, now: Timestamp) -> Result<(Situation, Contents), Failure> {
         let meta = &view.control_plane.metadata;
         let without_contents = |situation| Ok((situation, Contents::default()));
         // Before anything else: an object that lives on in another management cluster is not ours to clean up after.
-        if meta
-            .annotations
-            .as_ref()
-            .is_some_and(|all| all.contains_key(annotation::DELETE_FOR_MOVE))
-            || has_paused_annotation(meta)
-            || is_externally_managed(meta)
-        {
+        if is_left_alone(meta) {
             return without_contents(Situation::LeftAlone);
         }
         let owned = match &view.cluster {
@@ -287,7 +344,7 @@ impl Reader {
             };
             let told = |secret: &SecretMeta| Leftover {
                 name: secret.name_any(),
-                leaving: secret.metadata.deletion_timestamp.is_some(),
+                leaving: secret.metadata.deletion_timestamp.as_ref().map(|time| time.0),
             };
             let situation = Situation::Deleting {
                 finalizer,
@@ -302,39 +359,35 @@ impl Reader {
         let Some(cluster) = ClusterOwner::of(meta).filter(|_| owned) else {
             return without_contents(Situation::WithoutCluster);
         };
-        self.living(view, cluster.name, finalizer, memory).await
+        self.living(view, cluster.name, finalizer, memory, now).await
     }
 
     /// Our copies that still exist. The finalizer may go when there are none, so an absence in the cache, which may only
     /// mean "not seen yet", is followed by a live read.
     async fn leftovers(&self, view: &View) -> Result<Vec<SecretMeta>, Failure> {
-        let meta = &view.control_plane.metadata;
-        let (namespace, uid) = (meta.namespace.as_deref(), meta.uid.as_deref().unwrap_or_default());
-        let mut found: BTreeMap<String, SecretMeta> = BTreeMap::new();
-        let mut add = |secret: SecretMeta| {
-            if is_ours(&secret.metadata, uid) {
-                found.insert(secret.name_any(), secret);
-            }
-        };
         let named = view.copies.iter().filter_map(|(_, copy)| copy.as_ref());
-        view.marked
-            .iter()
-            .chain(named)
-            .for_each(|secret| add(secret.as_ref().clone()));
+        let cached = view.marked.iter().chain(named).map(|secret| secret.as_ref().clone());
+        let found = ours(cached, &view.control_plane.metadata);
         if found.is_empty() {
-            let selector = format!("{}={uid}", label::OWNER_UID);
-            let mut live = self.metadata.live_list(namespace, Some(&selector)).await?;
-            // By name too: somebody may have taken the label away.
-            for name in cluster_name(meta)
-                .iter()
-                .flat_map(|cluster| Which::ALL.map(|which| which.name(cluster)))
-            {
-                live.extend(self.metadata.live(namespace, &name).await?);
-            }
-            let ours = live.into_iter().filter(|secret| is_ours(&secret.metadata, uid));
-            found.extend(ours.map(|secret| (secret.name_any(), secret)));
+            return self.live_leftovers(&view.control_plane.metadata).await;
         }
-        Ok(found.into_values().collect())
+        Ok(found)
+    }
+
+    /// Our copies that the API server has.
+    pub(crate) async fn live_leftovers(&self, control_plane: &ObjectMeta) -> Result<Vec<SecretMeta>, Failure> {
+        let namespace = control_plane.namespace.as_deref();
+        let uid = control_plane.uid.as_deref().unwrap_or_default();
+        let selector = format!("{}={uid}", label::OWNER_UID);
+        let mut live = self.metadata.live_list(namespace, Some(&selector)).await?;
+        // By name too: somebody may have taken the label away.
+        for name in cluster_name(control_plane)
+            .iter()
+            .flat_map(|cluster| Which::ALL.map(|which| which.name(cluster)))
+        {
+            live.extend(self.metadata.live(namespace, &name).await?);
+        }
+        Ok(ours(live, control_plane))
     }
 
     async fn living(
@@ -343,6 +396,7 @@ impl Reader {
         cluster: &str,
         finalizer: bool,
         memory: &Memory,
+        now: Timestamp,
     ) -> Result<(Situation, Contents), Failure> {
         let control_plane = &view.control_plane;
         let meta = &control_plane.metadata;
@@ -354,6 +408,10 @@ impl Reader {
             Found::Present(apply) if !is_ours(&apply.metadata, uid) => Apply::Foreign,
             Found::Present(apply) => Apply::Present {
                 ready: apply.is_ready(),
+                since: apply.status.as_ref().and_then(|status| {
+                    conditions::find(&status.conditions, ApplyReady::TYPE)
+                        .map(|condition| condition.last_transition_time.0)
+                }),
                 revision: apply
                     .status
                     .as_ref()
@@ -364,10 +422,11 @@ impl Reader {
             cluster: cluster.to_owned(),
             finalizer,
             apply_name: names::eks_apply_name(&control_plane.name_any()),
-            endpoint_ready: status.is_some_and(|status| conditions::is_true(&status.conditions, EndpointReady::TYPE)),
+            endpoint: Endpoint::of(control_plane),
             apply,
             source: Source::NotYet,
             copies: PerCopy::build(|_| CopyState::Absent),
+            expires: None,
             rival: rival(cluster).filter(|_| view.rival_exists),
         };
         // Once through the gate, the source is followed for good: an upgrade, during which the apply is not ready, must
@@ -384,6 +443,7 @@ impl Reader {
         let wish = Wish {
             parent: Parent::of(&Planned::new(control_plane.as_ref())?),
             marks: Marks::of(meta, cluster),
+            rules: Rules { trust: self.trust, now },
         };
         let inputs = Inputs {
             look,
@@ -396,13 +456,12 @@ impl Reader {
             rival: view.rival_exists,
         };
         let key = Key::of(control_plane.as_ref());
-        if let Some((source, copies)) = memory.recall(&key, uid, &inputs) {
-            (living.source, living.copies) = (source, copies);
+        if let Some(judged) = memory.recall(&key, uid, &inputs, now) {
+            (living.source, living.copies, living.expires) = (judged.source, judged.copies, judged.expires);
             return Ok((Situation::Living(living.into()), Contents::default()));
         }
-        let contents = self
-            .judge(view, named, &wish, inputs, memory.has_made(&key, uid), &mut living)
-            .await?;
+        let has_made = memory.has_made(&key, uid);
+        let contents = self.judge(view, named, &wish, inputs, has_made, &mut living).await?;
         Ok((Situation::Living(living.into()), contents))
     }
 
@@ -459,8 +518,9 @@ impl Reader {
             Connection::Secret(name) => match &source {
                 None => Source::Absent(name.to_owned()),
                 Some(secret) if material::is_empty(secret) => Source::Empty(name.to_owned()),
-                Some(secret) => match Material::of_source(secret, self.trust) {
+                Some(secret) => match Material::of_source(secret, wish.rules) {
                     Ok(material) => {
+                        living.expires = material.expires();
                         contents.material = Some(material);
                         Source::Valid(name.to_owned())
                     }
@@ -476,7 +536,13 @@ impl Reader {
             let live = contents.copies.of(which).as_ref();
             let cached = view.copies.of(which).as_deref();
             let state = match (live, cached) {
-                (Some(live), _) => self.copy_state(live, which, wish, contents.material.as_ref())?,
+                (Some(live), _) => {
+                    let usable = material::usable(live, which, wish.rules);
+                    if let Some(expiry) = usable.flatten() {
+                        living.expires = Some(living.expires.map_or(expiry, |first| first.min(expiry)));
+                    }
+                    self.copy_state(live, which, wish, contents.material.as_ref(), usable.is_some())?
+                }
                 // Ours in the cache, and gone since.
                 (None, Some(cached)) => {
                     stranger(&self.metadata, cached, wish)?.map_or(CopyState::Absent, CopyState::Foreign)
@@ -502,12 +568,13 @@ impl Reader {
         which: Which,
         wish: &Wish,
         material: Option<&Material>,
+        good: bool,
     ) -> Result<CopyState, Failure> {
         if let Some(conflict) = stranger(&self.secrets, copy, wish)? {
             return Ok(CopyState::Foreign(conflict));
         }
-        if copy.metadata.deletion_timestamp.is_some() {
-            return Ok(CopyState::Leaving);
+        if let Some(since) = &copy.metadata.deletion_timestamp {
+            return Ok(CopyState::Leaving(since.0));
         }
         let difference = material.map_or(Difference::None, |material| material::difference(copy, which, material));
         let drift = match difference {
@@ -516,11 +583,23 @@ impl Reader {
             Difference::None if !wish.marks.are_on(&copy.metadata, wish.parent.uid()) => Drift::Repair,
             Difference::None => Drift::None,
         };
-        Ok(CopyState::Ours {
-            good: material::is_good(copy, which, self.trust),
-            drift,
-        })
+        Ok(CopyState::Ours { good, drift })
     }
+}
+
+/// Whether the control plane itself asks for nothing to be done. (Its Cluster may ask too.)
+pub(crate) fn is_left_alone(control_plane: &ObjectMeta) -> bool {
+    is_being_moved(control_plane) || has_paused_annotation(control_plane) || is_externally_managed(control_plane)
+}
+
+/// Those that belong to this control plane, each once.
+fn ours(secrets: impl IntoIterator<Item = SecretMeta>, control_plane: &ObjectMeta) -> Vec<SecretMeta> {
+    let uid = control_plane.uid.as_deref().unwrap_or_default();
+    let ours = secrets
+        .into_iter()
+        .filter(|secret| is_ours(&secret.metadata, uid))
+        .map(|secret| (secret.name_any(), secret));
+    ours.collect::<BTreeMap<_, _>>().into_values().collect()
 }
 
 /// Whether this Cluster is the owner, and not another one of the same name.
@@ -537,10 +616,11 @@ fn stranger<K: Resource>(objects: &Objects<K>, secret: &K, wish: &Wish) -> Resul
     }
 }
 
-/// What every copy carries besides its data.
+/// What every copy carries besides its data, and what its data is judged by.
 struct Wish {
     parent: Parent,
     marks: Marks,
+    rules: Rules,
 }
 
 /// The labels of a copy, besides the owner's.
@@ -605,8 +685,18 @@ pub(crate) struct Inputs {
     rival: bool,
 }
 
-/// What was judged before, so that contents are read again only when a version has changed. Holds verdicts, no values;
-/// losing it (a restart) costs one read per Secret.
+/// A judgement, and all that it depends on. Holds verdicts, no values.
+#[derive(Debug, Clone)]
+pub(crate) struct Judged {
+    pub(crate) inputs: Inputs,
+    pub(crate) source: Source,
+    pub(crate) copies: PerCopy<CopyState>,
+    /// Until then it holds.
+    pub(crate) expires: Option<Timestamp>,
+}
+
+/// What was judged before, so that contents are read again only when a version has changed or a certificate has expired.
+/// Losing it (a restart) costs one read per Secret.
 #[derive(Default)]
 pub(crate) struct Memory(Mutex<HashMap<Key, Remembered>>);
 
@@ -614,14 +704,15 @@ struct Remembered {
     uid: String,
     /// This process has made copies: one that the cache does not show may be there all the same.
     made: bool,
-    settled: Option<(Inputs, Source, PerCopy<CopyState>)>,
+    settled: Option<Judged>,
 }
 
 impl Memory {
-    fn recall(&self, key: &Key, uid: &str, inputs: &Inputs) -> Option<(Source, PerCopy<CopyState>)> {
+    fn recall(&self, key: &Key, uid: &str, inputs: &Inputs, now: Timestamp) -> Option<Judged> {
         self.with(|entries| {
-            let (settled, source, copies) = entries.get(key).filter(|entry| entry.uid == uid)?.settled.as_ref()?;
-            (settled == inputs).then(|| (source.clone(), copies.clone()))
+            let judged = entries.get(key).filter(|entry| entry.uid == uid)?.settled.as_ref()?;
+            let holds = judged.inputs == *inputs && judged.expires.is_none_or(|expiry| now < expiry);
+            holds.then(|| judged.clone())
         })
     }
 
@@ -630,8 +721,8 @@ impl Memory {
     }
 
     /// Nothing is left to write.
-    pub(crate) fn settle(&self, key: &Key, uid: &str, inputs: Inputs, source: Source, copies: PerCopy<CopyState>) {
-        self.entry(key, uid, |entry| entry.settled = Some((inputs, source, copies)));
+    pub(crate) fn settle(&self, key: &Key, uid: &str, judged: Judged) {
+        self.entry(key, uid, |entry| entry.settled = Some(judged));
     }
 
     pub(crate) fn made(&self, key: &Key, uid: &str) {

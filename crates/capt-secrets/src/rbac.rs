@@ -10,8 +10,8 @@ pub const EVERYWHERE: &[Rule] = &[
     Rule {
         groups: &["controlplane.cluster.x-k8s.io"],
         resources: &["captcontrolplanes"],
-        verbs: &["list", "watch", "patch"],
-        why: "the control planes to work for; the finalizer that keeps one until its copies are removed",
+        verbs: &["get", "list", "watch", "patch"],
+        why: "the control planes to work for; the finalizer that keeps one until its copies are removed, read again before it goes",
     },
     Rule {
         groups: &["controlplane.cluster.x-k8s.io"],

@@ -4,7 +4,19 @@ use std::sync::OnceLock;
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
+use jiff::Timestamp;
 use serde_json::{Value, json};
+
+use crate::kubeconfig::{Rules, Trust};
+
+/// A time at which the certificates here are valid.
+pub(crate) fn now() -> Timestamp {
+    "2026-06-01T00:00:00Z".parse().unwrap()
+}
+
+pub(crate) fn rules(trust: Trust) -> Rules {
+    Rules { trust, now: now() }
+}
 
 /// A certificate authority as PEM; the same one on every call, because making one takes time.
 pub(crate) fn authority() -> String {
@@ -18,13 +30,24 @@ pub(crate) fn client() -> (String, String) {
     CLIENT.get_or_init(|| self_signed(false)).clone()
 }
 
+/// A certificate authority that is valid until the beginning of this year.
+pub(crate) fn ending(year: i32) -> String {
+    let mut params = params(true);
+    params.not_after = rcgen::date_time_ymd(year, 1, 1);
+    params.self_signed(&rcgen::KeyPair::generate().unwrap()).unwrap().pem()
+}
+
 fn self_signed(authority: bool) -> (String, String) {
     let key = rcgen::KeyPair::generate().unwrap();
+    (params(authority).self_signed(&key).unwrap().pem(), key.serialize_pem())
+}
+
+fn params(authority: bool) -> rcgen::CertificateParams {
     let mut params = rcgen::CertificateParams::new(vec!["example.com".to_owned()]).unwrap();
     if authority {
         params.is_ca = rcgen::IsCa::Ca(rcgen::BasicConstraints::Unconstrained);
     }
-    (params.self_signed(&key).unwrap().pem(), key.serialize_pem())
+    params
 }
 
 pub(crate) fn base64(text: &str) -> String {

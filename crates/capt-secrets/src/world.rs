@@ -21,10 +21,11 @@ use serde_json::{Value, json};
 use crate::act::Worker;
 use crate::copies::{PerCopy, Which};
 use crate::kubeconfig::Trust;
+use crate::metrics::Conversions;
 use crate::observe::{Connection, Memory, Reader, SecretMeta, View, connection};
 use crate::samples;
 
-#[cfg(test)]
+mod bad_input;
 mod tests;
 
 pub(crate) const NAMESPACE: &str = "ns";
@@ -176,7 +177,8 @@ impl World {
         let client = block_on(async { kube::Client::new(service, NAMESPACE) });
         let writer = Writer::new(client.clone(), Manager::Secrets);
         // Nobody records: what is published goes nowhere once the channel is full.
-        let (events, _) = Events::new(client, "test", "test", &Metrics::new("0").unwrap(), Default::default());
+        let metrics = Metrics::new("0").unwrap();
+        let (events, _) = Events::new(client, "test", "test", &metrics, Default::default());
         Worker {
             reader: Reader {
                 secrets: writer.of(),
@@ -186,6 +188,7 @@ impl World {
             control_planes: writer.of(),
             events,
             memory: Memory::default(),
+            conversions: Conversions::register(&metrics).unwrap(),
         }
     }
 

@@ -9,12 +9,14 @@ use capt_runtime::controller::{Reconciler, Wake};
 use capt_runtime::error::{Class, Classified, Failure, ObjectRef, Race};
 use capt_runtime::events::{Events, Severity};
 use capt_runtime::key::Key;
+use capt_runtime::metrics::Lives;
 use capt_runtime::transition::announce;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{ConfigMap, Secret};
 use kube::api::PartialObjectMeta;
 use kube::{Resource, ResourceExt};
 
+use crate::metrics;
 use crate::observe::{Caches, workspace_key};
 use crate::plan::{self, Observed, Settings, Step, WorkspaceSeen};
 use crate::render::Input;
@@ -26,6 +28,7 @@ pub(crate) struct Applies {
     pub(crate) caches: Caches,
     pub(crate) writer: Writer,
     pub(crate) events: Events,
+    pub(crate) lives: Lives,
     pub(crate) default_kind: WorkspaceKind,
     pub(crate) settings: Settings,
 }
@@ -63,6 +66,7 @@ impl Reconciler for Applies {
                 .apply_status(&planned, &status, "the apply's state changed")
                 .await?;
             if !written.is_unchanged() {
+                metrics::reported(&self.lives, &seen.apply, &status, Timestamp::now());
                 let before = seen.apply.status.as_ref().map_or(&[][..], |status| &status.conditions);
                 announce(
                     &self.events,
@@ -70,23 +74,10 @@ impl Reconciler for Applies {
                     before,
                     &status.conditions,
                     &["Ready", "Deleting", "Paused"],
-                    |condition| {
-                        condition.reason.ends_with("Failed")
-                            || matches!(
-                                condition.reason.as_str(),
-                                "CreateInterrupted"
-                                    | "StateLocked"
-                                    | "OwnershipConflict"
-                                    | "InvalidTemplate"
-                                    | "UnsafeVariable"
-                                    | "UnresolvedVariable"
-                                    | "CrossNamespaceReference"
-                            )
-                    },
                 );
             }
         }
-        outcome.map(|_| Wake::OnEvent)
+        outcome.map(|_| plan.wake)
     }
 
     fn is_behind(&self, key: &Key) -> bool {
@@ -236,7 +227,10 @@ impl Applies {
     }
 
     async fn release(&self, apply: &Planned<'_, WorkspaceTemplateApply>, why: &str) -> Result<(), Failure> {
-        let _written = self.applies().remove_finalizers(apply, &FINALIZERS, why).await?;
+        let released = self.applies().remove_finalizers(apply, &FINALIZERS, why).await?;
+        if !released.is_unchanged() {
+            metrics::gone(&self.lives, apply.object(), Timestamp::now());
+        }
         Ok(())
     }
 

@@ -1,15 +1,18 @@
-//! Watches wired to reconcilers.
+//! Watches wired to reconcilers, and the flags.
+
+use std::time::Duration;
 
 use capt_api::names::{Manager, label};
 use capt_api::{Cluster, Workspace, WorkspaceKind, WorkspaceTemplate, WorkspaceTemplateApply};
 use capt_runtime::app::{self, Setup};
 use capt_runtime::apply::Writer;
-use capt_runtime::args::CommonArgs;
+use capt_runtime::args::{CommonArgs, positive};
 use capt_runtime::cache::Index;
 use capt_runtime::key::Key;
 use capt_runtime::queue::Queue;
 use capt_runtime::watch::Watch;
 use clap::Parser;
+use jiff::SignedDuration;
 use k8s_openapi::api::core::v1::{ConfigMap, Secret};
 use kube::api::PartialObjectMeta;
 use kube::{Resource, ResourceExt};
@@ -47,6 +50,10 @@ pub struct Args {
     /// Declare that Terraform's backend is reached from both management clusters, so that clusterctl may move applies.
     #[arg(long, env = "CAPT_SHARED_TERRAFORM_BACKEND", help_heading = "Terraform")]
     shared_terraform_backend: bool,
+
+    /// How long Terraform may take to destroy before the deletion is reported as late. It is never given up.
+    #[arg(long, env = "CAPT_DELETION_TIMEOUT", default_value = "30m", value_name = "TIME", value_parser = positive, help_heading = "Terraform")]
+    deletion_timeout: Duration,
 }
 
 /// Runs until a signal ends it.
@@ -55,6 +62,7 @@ pub fn run(args: Args) -> anyhow::Result<()> {
         allow_cross_namespace: args.allow_cross_namespace_templates,
         resume_interrupted_creates: args.resume_interrupted_creates,
         shared_backend: args.shared_terraform_backend,
+        deletion_timeout: SignedDuration::try_from(args.deletion_timeout).unwrap_or(SignedDuration::MAX),
     };
     app::run(Manager::Workspace, args.common, |setup| {
         wire(setup, args.workspace_kind, settings)
@@ -171,6 +179,7 @@ fn wire(setup: &mut Setup, default_kind: WorkspaceKind, settings: Settings) -> a
         Templates {
             cache: caches.templates.clone(),
             objects: writer.of(),
+            allow_cross_namespace: settings.allow_cross_namespace,
         },
     );
     let (secret_cache, map_cache) = (caches.secrets.clone(), caches.config_maps.clone());
@@ -186,7 +195,7 @@ fn wire(setup: &mut Setup, default_kind: WorkspaceKind, settings: Settings) -> a
         &map_cache,
         inputs(&writer, &map_cache, &indexes, map_input),
     );
-    let (events, applies) = (setup.events(), caches.applies.clone());
+    let (events, lives, applies) = (setup.events(), setup.metrics().lives(), caches.applies.clone());
     setup.controller(
         "workspacetemplateapply",
         apply_queue,
@@ -195,6 +204,7 @@ fn wire(setup: &mut Setup, default_kind: WorkspaceKind, settings: Settings) -> a
             caches,
             writer,
             events,
+            lives,
             default_kind,
             settings,
         },
@@ -262,7 +272,11 @@ fn watch_workspaces(
     indexes: &Indexes,
 ) -> WorkspaceCache {
     let resource = kind.api_resource();
-    let mut watch = Watch::<Workspace>::cluster_scoped(setup.client(), &resource).named(format!("Workspace ({kind})"));
+    let watch = match kind {
+        WorkspaceKind::ClusterScoped => Watch::<Workspace>::cluster_scoped(setup.client(), &resource),
+        WorkspaceKind::Namespaced => Watch::namespaced(setup.client(), setup.scope(), &resource),
+    };
+    let mut watch = watch.named(format!("Workspace ({kind})"));
     if kind != default_kind {
         // An older provider has only one of the two kinds.
         watch = watch.optional();

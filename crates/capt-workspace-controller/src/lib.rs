@@ -5,15 +5,19 @@
 mod act;
 mod controller;
 mod inputs;
+mod metrics;
 mod module;
 mod observe;
 mod placeholder;
 mod plan;
 mod rbac;
 mod render;
+mod report;
+mod states;
 mod template;
 mod terraform;
 mod workspace;
 
 pub use controller::{Args, run};
 pub use rbac::{EVERYWHERE, OWN_NAMESPACE};
+pub use states::APPLY;

@@ -687,6 +687,30 @@ mod tests {
             }
         }
 
+        /// What stands around a value is the module's own to the last byte, and what stands for the value reads as it.
+        #[test]
+        fn a_value_stays_between_what_stands_around_it(value in "(\\PC|[${%}\"\\\\\n\r\t<#/*]){0,30}|EOT|\nEOT\n|.{0,3}EOT.{0,3}") {
+            let lookup = |key: &str| (key == "v").then_some(value.as_str());
+            let (head, tail) = ("variable \"a\" {}\noutput \"o\" {\n  value = ", "\n}\nb = [1, \"x\"] # end\n");
+            if let Ok(filled) = hcl(&format!("{head}\"<${{v}}>\"{tail}"), &lookup) {
+                let inner = filled.strip_prefix(head).and_then(|rest| rest.strip_suffix(tail));
+                prop_assert_eq!(inner.and_then(unquote), Some(format!("<{value}>")));
+            }
+            let (head, tail) = ("a = <<EOT\n", "\nEOT\nb = 1\n");
+            if let Ok(filled) = hcl(&format!("{head}${{v}}{tail}"), &lookup) {
+                let body = filled.strip_prefix(head).and_then(|rest| rest.strip_suffix(tail)).unwrap_or("\n");
+                prop_assert!(!body.contains(['\n', '\r']) && body.trim() != "EOT", "{:?}", filled);
+                prop_assert_eq!(body.replace("$${", "${").replace("%%{", "%{"), value.clone());
+            }
+            // Each text of a JSON module is a template of its own: what is read back is the value with its signs escaped.
+            if let Ok(filled) = json(r#"{"a": {"b": ["<${v}>", 1]}}"#, &lookup) {
+                let module: Value = serde_json::from_str(&filled).unwrap();
+                let read = module["a"]["b"][0].as_str().unwrap_or_default().replace("$${", "${").replace("%%{", "%{");
+                prop_assert_eq!(read, format!("<{value}>"));
+                prop_assert_eq!(&module["a"]["b"][1], &serde_json::json!(1));
+            }
+        }
+
         #[test]
         fn a_module_without_known_names_is_left_alone(module in "(\\PC|[\n\"${}#/*<-])*") {
             let text = module.clone();

@@ -3,22 +3,20 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use capt_api::conditions::{
-    self, Reason, Status, bounded,
-    workspace_apply::{ApplyReport, Deleting, Paused, Ready, Synced, Waiting},
-};
+use capt_api::conditions::workspace_apply::{Deleting, Waiting};
 use capt_api::names::{annotation, label};
 use capt_api::workspace::WorkspaceTemplateApplyStatus;
 use capt_api::{Workspace, WorkspaceKind, WorkspaceTemplateApply};
 use capt_runtime::apply::contains;
+use capt_runtime::controller::Wake;
 use capt_runtime::error::Failure;
-use capt_runtime::scope::has_paused_annotation;
-use jiff::Timestamp;
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
+use capt_runtime::scope::{has_paused_annotation, is_being_moved};
+use jiff::{SignedDuration, Timestamp};
 use kube::ResourceExt;
 use serde_json::{Value, json};
 
 use crate::render::{Input, RenderError, Rendered, revision_of};
+use crate::report::{Why, Words, paused_status, status};
 use crate::terraform::Cause;
 use crate::workspace::{FINALIZERS, HOLDS, Identity, State, is_let_go, labels};
 
@@ -44,11 +42,12 @@ pub(crate) struct Observed {
 }
 
 /// What the operator of CAPT decided.
-#[derive(Debug, Clone, Copy, Default)]
+#[derive(Debug, Clone, Copy)]
 pub(crate) struct Settings {
     pub(crate) allow_cross_namespace: bool,
     pub(crate) resume_interrupted_creates: bool,
     pub(crate) shared_backend: bool,
+    pub(crate) deletion_timeout: SignedDuration,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -121,55 +120,80 @@ pub(crate) enum Step {
 #[derive(Debug, Clone)]
 pub(crate) struct Plan {
     pub(crate) step: Step,
-    /// What to say when there is nothing else to do; `None` leaves the object entirely alone.
+    /// What to say when there is nothing else to do; `None` leaves the status as it stands.
     pub(crate) status: Option<WorkspaceTemplateApplyStatus>,
+    pub(crate) wake: Wake,
+}
+
+impl Plan {
+    /// Leaves the object entirely alone.
+    fn nothing() -> Self {
+        Self::step(Step::Report)
+    }
+
+    /// The event that the write causes brings the next pass.
+    fn step(step: Step) -> Self {
+        Self {
+            step,
+            status: None,
+            wake: Wake::OnEvent,
+        }
+    }
+
+    /// Says it, now or when it lasts.
+    fn say(seen: &Observed, words: Words, now: Timestamp) -> Self {
+        match words.silent_until(seen, now) {
+            Some(time) => Self {
+                wake: Wake::At(time),
+                ..Self::nothing()
+            },
+            None => Self {
+                status: Some(status(seen, words, now)),
+                ..Self::nothing()
+            },
+        }
+    }
 }
 
 pub(crate) fn plan(seen: &Observed, now: Timestamp) -> Plan {
     let apply = &*seen.apply;
     // It lives on in another management cluster; whatever is done here would be done to that one's cloud.
-    if apply.annotations().contains_key(annotation::DELETE_FOR_MOVE) {
-        return Plan {
-            step: Step::Report,
-            status: None,
-        };
+    if is_being_moved(&apply.metadata) {
+        return Plan::nothing();
     }
-    let deleting = apply.metadata.deletion_timestamp.is_some();
     if let Some(why) = paused(seen) {
         return Plan {
-            step: Step::Report,
-            status: Some(paused_status(seen, deleting, why, now)),
+            status: Some(paused_status(seen, why, now)),
+            ..Plan::nothing()
         };
     }
-    if deleting {
+    if apply.metadata.deletion_timestamp.is_some() {
         deletion(seen, now)
     } else {
-        creation(seen, now)
+        match next(seen) {
+            Next::Step(step) => Plan::step(step),
+            Next::Say(words) => Plan::say(seen, *words, now),
+        }
     }
 }
 
 /// What to say when the step was refused for good.
 pub(crate) fn refused(seen: &Observed, failure: &Failure, now: Timestamp) -> WorkspaceTemplateApplyStatus {
+    if seen.apply.metadata.deletion_timestamp.is_some() {
+        let reason = match (failure, letting_go(seen)) {
+            (Failure::OwnershipConflict { .. }, _) => Deleting::OwnershipConflict,
+            (_, Some(LettingGo::Abandoned)) => Deleting::Abandoning,
+            (_, Some(LettingGo::Retained)) => Deleting::Retaining,
+            (_, None) => Deleting::WaitingForWorkspace,
+        };
+        return status(seen, Words::deleting(reason, failure.to_string()), now);
+    }
     let why = match failure {
         Failure::OwnershipConflict { .. } => Why::OwnershipConflict,
         Failure::NamespaceTerminating { .. } => Why::NamespaceTerminating,
         _ => Why::InvalidTemplate,
     };
-    let mut words = Words::not_ready(why, failure.to_string());
-    if seen.apply.metadata.deletion_timestamp.is_some() {
-        words.deleting = Some((Deleting::OwnershipConflict, failure.to_string()));
-    }
-    status(seen, words, now)
-}
-
-fn creation(seen: &Observed, now: Timestamp) -> Plan {
-    match next(seen) {
-        Next::Step(step) => Plan { step, status: None },
-        Next::Say(words) => Plan {
-            step: Step::Report,
-            status: Some(status(seen, *words, now)),
-        },
-    }
+    status(seen, Words::not_ready(why, failure.to_string()), now)
 }
 
 enum Next {
@@ -186,6 +210,7 @@ fn next(seen: &Observed) -> Next {
     let identity = &seen.identity;
     if let ClusterSeen::Absent(name) = &seen.cluster {
         return say(Words::waiting(
+            seen,
             Waiting::WaitingForCluster,
             format!("Cluster {name} is not there"),
         ));
@@ -212,7 +237,7 @@ fn next(seen: &Observed) -> Next {
                 "Workspace {} is being deleted; a new one is made when it has gone",
                 identity.name
             );
-            return say(Words::waiting(Waiting::WaitingForOldWorkspace, message));
+            return say(Words::waiting(seen, Waiting::WaitingForOldWorkspace, message));
         }
         WorkspaceSeen::Present(workspace) => Some(workspace),
     };
@@ -234,7 +259,7 @@ fn next(seen: &Observed) -> Next {
         }
         TemplateSeen::Absent(name) => {
             let message = format!("WorkspaceTemplate {name} does not exist: create it, or correct spec.templateRef");
-            return say(Words::of_workspace(seen, workspace).and_waiting(Waiting::WaitingForTemplate, message));
+            return say(Words::of_workspace(seen, workspace).and_waiting(seen, Waiting::WaitingForTemplate, message));
         }
         TemplateSeen::Present { shared_backend } => *shared_backend,
     };
@@ -246,12 +271,14 @@ fn next(seen: &Observed) -> Next {
     // Only before the Workspace is made: a Secret that goes later must not stop the reports.
     if workspace.is_none() && !seen.missing_secrets.is_empty() {
         return say(Words::waiting(
+            seen,
             Waiting::WaitingForSecrets,
             seen.missing_secrets.join("; "),
         ));
     }
     if workspace.is_none() && !seen.missing_workspaces.is_empty() {
         return say(Words::waiting(
+            seen,
             Waiting::WaitingForWorkspaces,
             seen.missing_workspaces.join("; "),
         ));
@@ -270,7 +297,11 @@ fn next(seen: &Observed) -> Next {
         .map(|(input, _)| format!("Terraform reads {input}, which does not exist"))
         .collect();
     if !missing.is_empty() {
-        return say(Words::of_workspace(seen, workspace).and_waiting(Waiting::WaitingForInputs, missing.join("; ")));
+        return say(Words::of_workspace(seen, workspace).and_waiting(
+            seen,
+            Waiting::WaitingForInputs,
+            missing.join("; "),
+        ));
     }
     let unprotected: Vec<Input> = seen
         .inputs
@@ -306,27 +337,21 @@ fn next(seen: &Observed) -> Next {
 
 fn deletion(seen: &Observed, now: Timestamp) -> Plan {
     let identity = &seen.identity;
-    let step = |step| Plan { step, status: None };
-    let say = |words| Plan {
-        step: Step::Report,
-        status: Some(status(seen, words, now)),
-    };
+    let say = |words| Plan::say(seen, words, now);
     if !has_finalizer(&seen.apply, &FINALIZERS) {
-        return Plan {
-            step: Step::Report,
-            status: None,
-        };
+        return Plan::nothing();
     }
     if has_finalizer(&seen.apply, &HOLDS) {
         let message = "what this apply belongs to still needs it; it goes when that is deleted, or comes back when its finalizers are removed by hand";
-        return say(Words::keep().and_deleting(Deleting::Held, message));
+        let held = Words::keep().and_deleting(Deleting::Held, message);
+        return say(held.passing_since(seen.apply.metadata.deletion_timestamp.as_ref()));
     }
     if seen.identity.unknown_kind.is_some() {
         let why = unusable_identity(seen, None).unwrap_or_default();
         return say(Words::deleting(Deleting::OwnershipConflict, why));
     }
     let workspace = match &seen.workspace {
-        WorkspaceSeen::Absent => return step(Step::ReleaseWhenGone),
+        WorkspaceSeen::Absent => return Plan::step(Step::ReleaseWhenGone),
         WorkspaceSeen::Unreadable(why) => {
             return say(Words::deleting(
                 Deleting::WaitingForWorkspace,
@@ -341,7 +366,7 @@ fn deletion(seen: &Observed, now: Timestamp) -> Plan {
                 .and_then(|status| status.applied)
                 .unwrap_or_default();
             if !made {
-                return step(Step::ReleaseWhenGone);
+                return Plan::step(Step::ReleaseWhenGone);
             }
             let message = format!(
                 "Workspace {} no longer carries the marks of this apply, so it is not deleted: put them back, or annotate this apply with {}: {}",
@@ -349,51 +374,67 @@ fn deletion(seen: &Observed, now: Timestamp) -> Plan {
                 annotation::ABANDON_WORKSPACE,
                 identity.name
             );
-            let abandoned = seen.apply.annotations().get(annotation::ABANDON_WORKSPACE) == Some(&identity.name);
-            return if abandoned {
-                step(Step::Release)
-            } else {
-                say(Words::deleting(Deleting::OwnershipConflict, message))
+            return match letting_go(seen) {
+                Some(LettingGo::Abandoned) => Plan::step(Step::Release),
+                _ => say(Words::deleting(Deleting::OwnershipConflict, message)),
             };
         }
         WorkspaceSeen::Present(workspace) => workspace,
     };
-    let abandoned = seen.apply.annotations().get(annotation::ABANDON_WORKSPACE) == Some(&identity.name);
-    let retained = seen.apply.spec.retain_workspace_on_delete.unwrap_or_default();
-    if abandoned || retained {
-        let why = if abandoned {
-            "an operator abandoned it"
-        } else {
-            "spec.retainWorkspaceOnDelete is set"
-        };
-        return step(if is_let_go(workspace, identity.kind) {
+    if let Some(why) = letting_go(seen) {
+        return Plan::step(if is_let_go(workspace, identity.kind) {
             Step::Release
         } else {
-            Step::LetGo { why }
+            Step::LetGo { why: why.reason() }
         });
     }
-    if workspace.metadata.deletion_timestamp.is_none() {
-        return step(Step::Delete);
-    }
+    let Some(begun) = &workspace.metadata.deletion_timestamp else {
+        return Plan::step(Step::Delete);
+    };
     if let Some(resume) = resume(seen, workspace) {
-        return step(resume);
+        return Plan::step(resume);
     }
-    let waiting = format!("Terraform destroys what Workspace {} made", identity.name);
-    say(match State::of(workspace) {
-        State::Failed(trouble) => {
-            let (reason, message) = match trouble.cause {
-                Cause::CreateInterrupted => (Deleting::CreateInterrupted, interrupted(&identity.name)),
-                Cause::StateLocked => (Deleting::StateLocked, locked(&trouble.message)),
-                Cause::Failed => (
-                    Deleting::DestroyFailed,
-                    format!("Workspace {} cannot be destroyed: {}", identity.name, trouble.message),
-                ),
-            };
-            Words::deleting(reason, message)
+    let words = Words::of_destroyed(seen, workspace);
+    // Terraform's own time: neither a hold nor a pause before it counts.
+    let deadline = begun.0.checked_add(seen.settings.deletion_timeout);
+    let deadline = deadline.unwrap_or(Timestamp::MAX);
+    if deadline <= now {
+        return say(words.overdue());
+    }
+    let plan = say(words);
+    match plan.wake {
+        Wake::OnEvent => Plan {
+            wake: Wake::At(deadline),
+            ..plan
+        },
+        Wake::At(_) => plan,
+    }
+}
+
+/// Why a Workspace outlives its apply.
+#[derive(Clone, Copy)]
+enum LettingGo {
+    Abandoned,
+    Retained,
+}
+
+impl LettingGo {
+    fn reason(self) -> &'static str {
+        match self {
+            Self::Abandoned => "an operator abandoned it",
+            Self::Retained => "spec.retainWorkspaceOnDelete is set",
         }
-        State::Paused => Words::deleting(Deleting::WaitingForWorkspace, provider_paused(&identity.name)),
-        State::Queued | State::Applying | State::Applied => Words::deleting(Deleting::WaitingForWorkspace, waiting),
-    })
+    }
+}
+
+fn letting_go(seen: &Observed) -> Option<LettingGo> {
+    let abandoned = seen.apply.annotations().get(annotation::ABANDON_WORKSPACE) == Some(&seen.identity.name);
+    let retained = seen.apply.spec.retain_workspace_on_delete.unwrap_or_default();
+    match (abandoned, retained) {
+        (true, _) => Some(LettingGo::Abandoned),
+        (false, true) => Some(LettingGo::Retained),
+        (false, false) => None,
+    }
 }
 
 fn has_finalizer(apply: &WorkspaceTemplateApply, wanted: &[&str]) -> bool {
@@ -545,323 +586,6 @@ fn resume(seen: &Observed, workspace: &Workspace) -> Option<Step> {
     (trouble.cause == Cause::CreateInterrupted && wanted).then(|| Step::Resume(begun.clone()))
 }
 
-fn interrupted(workspace: &str) -> String {
-    format!(
-        "the Terraform provider was stopped during the first apply of Workspace {workspace} and does not know what became of it: resources may exist that are not in its state, and its state lock may be left behind. Look into the cloud, then annotate this apply with {}: {workspace}",
-        annotation::RESUME_CREATE
-    )
-}
-
-fn locked(message: &str) -> String {
-    format!("the Terraform state is locked: if nobody works on it any more, remove the lock. {message}")
-}
-
-fn provider_paused(workspace: &str) -> String {
-    format!(
-        "the annotation {} on Workspace {workspace} stops the Terraform provider: remove it",
-        annotation::CROSSPLANE_PAUSED
-    )
-}
-
-/// Declares the reasons that Synced and Ready share, so that none is forgotten on either side.
-macro_rules! shared_reasons {
-    ($($name:ident),+ $(,)?) => {
-        /// Why an apply is not ready; Synced and Ready say the same.
-        #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-        enum Why { $( $name ),+ }
-
-        impl Why {
-            fn reasons(self) -> (Synced, Ready) {
-                match self { $( Self::$name => (Synced::$name, Ready::$name) ),+ }
-            }
-        }
-    };
-}
-
-shared_reasons! {
-    NotApplied,
-    WaitingForProvider,
-    Applying,
-    TerraformFailed,
-    CreateInterrupted,
-    StateLocked,
-    WorkspacePaused,
-    InvalidTemplate,
-    UnsafeVariable,
-    UnresolvedVariable,
-    CrossNamespaceReference,
-    OwnershipConflict,
-    NamespaceTerminating,
-    Deleting,
-}
-
-impl Why {
-    fn of(error: &RenderError) -> Self {
-        match error {
-            RenderError::Unresolved { .. } => Self::UnresolvedVariable,
-            RenderError::Unsafe { .. } => Self::UnsafeVariable,
-            RenderError::Invalid { .. } => Self::InvalidTemplate,
-            RenderError::CrossNamespace { .. } => Self::CrossNamespaceReference,
-        }
-    }
-}
-
-/// What is said about an apply, before it becomes conditions.
-struct Words {
-    /// `None` leaves Synced and Ready as they stand.
-    readiness: Option<Readiness>,
-    waiting: Option<(Waiting, String)>,
-    /// What the deletion waits for; nothing is being deleted without it.
-    deleting: Option<(Deleting, String)>,
-    /// Whether it is about the spec as it stands now.
-    current: bool,
-}
-
-struct Readiness {
-    /// `None` when it is ready.
-    not_ready: Option<Why>,
-    message: String,
-}
-
-impl Words {
-    fn not_ready(why: Why, message: impl Into<String>) -> Self {
-        let readiness = Readiness {
-            not_ready: Some(why),
-            message: message.into(),
-        };
-        Self {
-            readiness: Some(readiness),
-            waiting: None,
-            deleting: None,
-            current: true,
-        }
-    }
-
-    fn waiting(reason: Waiting, message: impl Into<String>) -> Self {
-        let message = message.into();
-        Self {
-            waiting: Some((reason, message.clone())),
-            ..Self::not_ready(Why::NotApplied, message)
-        }
-    }
-
-    /// Leaves everything as it stands.
-    fn keep() -> Self {
-        Self {
-            readiness: None,
-            waiting: None,
-            deleting: None,
-            current: false,
-        }
-    }
-
-    fn deleting(reason: Deleting, message: impl Into<String>) -> Self {
-        let message = message.into();
-        Self::not_ready(Why::Deleting, "it is being deleted").and_deleting(reason, message)
-    }
-
-    fn and_deleting(mut self, reason: Deleting, message: impl Into<String>) -> Self {
-        self.deleting = Some((reason, message.into()));
-        self
-    }
-
-    /// The Workspace goes on as it is, while something keeps its apply from being rendered anew.
-    fn and_waiting(mut self, reason: Waiting, message: String) -> Self {
-        if self.readiness.is_none() {
-            return Self::waiting(reason, message);
-        }
-        self.current = false;
-        self.waiting = Some((reason, message));
-        self
-    }
-
-    /// What the Workspace says; nothing when there is none.
-    fn of_workspace(seen: &Observed, workspace: Option<&Arc<Workspace>>) -> Self {
-        let Some(workspace) = workspace else {
-            return Self::keep();
-        };
-        let name = &seen.identity.name;
-        let (not_ready, message) = match State::of(workspace) {
-            State::Applied => (None, format!("Workspace {name} is applied")),
-            State::Queued => (
-                Some(Why::WaitingForProvider),
-                format!("Workspace {name} waits for the Terraform provider"),
-            ),
-            State::Applying => (Some(Why::Applying), format!("Terraform applies Workspace {name}")),
-            State::Paused => (Some(Why::WorkspacePaused), provider_paused(name)),
-            State::Failed(trouble) => match trouble.cause {
-                Cause::Failed => (Some(Why::TerraformFailed), trouble.message),
-                Cause::CreateInterrupted => (Some(Why::CreateInterrupted), interrupted(name)),
-                Cause::StateLocked => (Some(Why::StateLocked), locked(&trouble.message)),
-            },
-        };
-        let message = if seen.dropped {
-            format!("{message}; the API server drops fields of the template that its Workspace CRD does not know")
-        } else {
-            message
-        };
-        let message = match (not_ready, left_out(workspace)) {
-            (None, left_out) if !left_out.is_empty() => {
-                format!("{message}; left out of status.outputs: {}", left_out.join(", "))
-            }
-            _ => message,
-        };
-        Self {
-            readiness: Some(Readiness { not_ready, message }),
-            waiting: None,
-            deleting: None,
-            current: true,
-        }
-    }
-}
-
-/// Terraform's outputs as far as they fit into a status.
-const MAX_OUTPUTS: usize = 64;
-const MAX_OUTPUT: usize = 4096;
-
-fn outputs(workspace: &Workspace) -> impl Iterator<Item = (&String, Option<String>)> {
-    let outputs = workspace
-        .status
-        .as_ref()
-        .and_then(|status| status.at_provider.as_ref())
-        .map(|seen| &seen.outputs);
-    outputs.into_iter().flatten().enumerate().map(|(index, (name, value))| {
-        let text = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
-        (
-            name,
-            Some(text).filter(|text| text.len() <= MAX_OUTPUT && index < MAX_OUTPUTS),
-        )
-    })
-}
-
-fn left_out(workspace: &Workspace) -> Vec<&str> {
-    outputs(workspace)
-        .filter(|(_, text)| text.is_none())
-        .map(|(name, _)| name.as_str())
-        .collect()
-}
-
-fn paused_status(seen: &Observed, deleting: bool, why: &str, now: Timestamp) -> WorkspaceTemplateApplyStatus {
-    let before = seen.apply.status.clone().unwrap_or_default();
-    let report = ApplyReport {
-        paused: Some(conditions::State::yes(Paused::Paused, why)),
-        deleting: deleting.then(|| conditions::State::yes(Deleting::Paused, format!("nothing is deleted: {why}"))),
-        ..ApplyReport::default()
-    };
-    let generation = seen.apply.metadata.generation.unwrap_or_default();
-    WorkspaceTemplateApplyStatus {
-        conditions: conditions::merge(&before.conditions, &report, generation, now),
-        ..before
-    }
-}
-
-fn status(seen: &Observed, words: Words, now: Timestamp) -> WorkspaceTemplateApplyStatus {
-    let before = seen.apply.status.clone().unwrap_or_default();
-    let generation = match before.observed_generation {
-        // What was rendered last was rendered from an older spec.
-        Some(observed) if !words.current => observed,
-        _ => seen.apply.metadata.generation.unwrap_or_default(),
-    };
-    let (waiting_reason, waiting_message) = words.waiting.clone().unwrap_or((Waiting::NotWaiting, String::new()));
-    let (deleting_reason, deleting_message) = words.deleting.clone().unwrap_or((Deleting::NotDeleting, String::new()));
-    let is = |yes: bool| if yes { Status::True } else { Status::False };
-    // Synced and Ready turn together: a revision that Terraform took but that a plan still differs from is not in place.
-    let readiness = words.readiness.as_ref().map(|readiness| {
-        let ready = is(readiness.not_ready.is_none());
-        let (synced_reason, ready_reason) = readiness
-            .not_ready
-            .map_or((Synced::Synced, Ready::Available), Why::reasons);
-        let message = steady(&before.conditions, ready_reason, &readiness.message);
-        (
-            conditions::State {
-                status: ready,
-                reason: synced_reason,
-                message: message.clone(),
-            },
-            conditions::State {
-                status: ready,
-                reason: ready_reason,
-                message,
-            },
-        )
-    });
-    let (synced, ready) = readiness.unzip();
-    let report = ApplyReport {
-        synced,
-        ready,
-        waiting: Some(conditions::State {
-            status: is(words.waiting.is_some()),
-            reason: waiting_reason,
-            message: waiting_message,
-        }),
-        deleting: Some(conditions::State {
-            status: is(words.deleting.is_some()),
-            reason: deleting_reason,
-            message: deleting_message,
-        }),
-        paused: Some(conditions::State::no(Paused::NotPaused, "")),
-    };
-    let mut status = WorkspaceTemplateApplyStatus {
-        observed_generation: Some(generation),
-        conditions: conditions::merge(&before.conditions, &report, generation, now),
-        ..before
-    };
-    if let (Some(readiness), WorkspaceSeen::Present(workspace)) = (&words.readiness, &seen.workspace)
-        && seen.identity.owns(workspace)
-    {
-        describe(&mut status, readiness, workspace, now);
-    }
-    status
-}
-
-/// The message that stands already, when the new one differs from it in numbers and identifiers alone: Terraform's errors
-/// carry request ids and times, and each retry would otherwise be a write, here and on every parent.
-fn steady(before: &[Condition], reason: Ready, message: &str) -> String {
-    let words = |text: &str| -> Vec<String> {
-        let plain = |word: &&str| !word.contains(|c: char| c.is_ascii_digit());
-        text.split_whitespace().filter(plain).map(str::to_owned).collect()
-    };
-    match conditions::find(before, Ready::TYPE) {
-        Some(standing)
-            if standing.reason == reason.as_str() && words(&standing.message) == words(&bounded(message)) =>
-        {
-            standing.message.clone()
-        }
-        _ => message.to_owned(),
-    }
-}
-
-/// What the status says about the Workspace beside its conditions.
-fn describe(status: &mut WorkspaceTemplateApplyStatus, readiness: &Readiness, workspace: &Workspace, now: Timestamp) {
-    status.workspace_name = Some(workspace.name_any());
-    status.applied = Some(true);
-    let revision = revision_of(&workspace.spec).map(str::to_owned);
-    match &readiness.not_ready {
-        None => {
-            if status.last_applied_revision != revision || status.last_applied_time.is_none() {
-                let whole = Timestamp::from_second(now.as_second()).unwrap_or(now);
-                status.last_applied_time = Some(Time(whole));
-            }
-            status.last_applied_revision = revision;
-            status.last_failed_revision = None;
-            status.last_failure_message = None;
-        }
-        Some(Why::TerraformFailed | Why::CreateInterrupted | Why::StateLocked) => {
-            status.last_failed_revision = revision;
-            let said = conditions::find(&status.conditions, Ready::TYPE).map(|ready| ready.message.clone());
-            status.last_failure_message = said;
-        }
-        Some(_) => {}
-    }
-    let seen: BTreeMap<String, String> = outputs(workspace)
-        .filter_map(|(name, text)| Some((name.clone(), text?)))
-        .collect();
-    // While Terraform is at work the provider may show none; those of the last apply still stand.
-    if readiness.not_ready.is_none() || !seen.is_empty() {
-        status.outputs = seen;
-    }
-}
-
 /// Whether the template, or the controller, declares the Terraform backend as shared.
 pub(crate) fn declares_shared_backend(labels: &BTreeMap<String, String>) -> bool {
     labels.get(label::SHARED_BACKEND).is_some_and(|value| value == "true")
@@ -869,3 +593,7 @@ pub(crate) fn declares_shared_backend(labels: &BTreeMap<String, String>) -> bool
 
 #[cfg(test)]
 mod tests;
+#[cfg(test)]
+mod walks;
+#[cfg(test)]
+mod world;

@@ -26,10 +26,16 @@ pub const EVERYWHERE: &[Rule] = &[
         why: "applies are read, and carry a finalizer with the identity of their Workspace",
     },
     Rule {
-        groups: &["tf.upbound.io", "tf.m.upbound.io"],
+        groups: &["tf.upbound.io"],
         resources: &["workspaces"],
         verbs: &["get", "list", "watch", "create", "patch", "delete"],
-        why: "the Workspaces that are made from applies",
+        why: "the Workspaces that are made from applies; these belong to no namespace",
+    },
+    Rule {
+        groups: &["tf.m.upbound.io"],
+        resources: &["workspaces"],
+        verbs: &["get", "list", "watch", "create", "patch", "delete"],
+        why: "the Workspaces that are made from applies under --workspace-kind tf.m.upbound.io/v1beta1",
     },
     Rule {
         groups: &["cluster.x-k8s.io"],
@@ -50,3 +56,16 @@ pub const EVERYWHERE: &[Rule] = &[
         why: "one Event per transition of an apply",
     },
 ];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn in_one_namespace_only_workspaces_without_a_namespace_need_more() {
+        let (inside, outside) = rbac::in_one_namespace(EVERYWHERE);
+        let groups: Vec<_> = outside.iter().flat_map(|rule| rule.groups).collect();
+        assert_eq!(groups, [&"tf.upbound.io"]);
+        assert_eq!(inside.len() + outside.len(), EVERYWHERE.len());
+    }
+}

@@ -32,6 +32,10 @@ pub(crate) enum RenderError {
     CrossNamespace { field: String, namespace: String },
 }
 
+/// Where a Workspace's spec names what Terraform reads, and under which name each list is known to people.
+const READING: [(&str, &str); 2] = [("/forProvider/varFiles", "varFiles"), ("/forProvider/env", "env")];
+const INPUTS: [&str; 2] = ["configMapKeyRef", "secretKeyRef"];
+
 /// What is rendered, and for whom.
 pub(crate) struct Request<'a> {
     pub(crate) template: &'a WorkspaceTemplateSpec,
@@ -129,8 +133,7 @@ pub(crate) fn render(request: &Request<'_>) -> Result<Rendered, RenderError> {
     }
 
     let mut inputs = BTreeSet::new();
-    let references = [("/forProvider/varFiles", "varFiles"), ("/forProvider/env", "env")];
-    for (pointer, name) in references {
+    for (pointer, name) in READING {
         for (index, entry) in spec
             .pointer_mut(pointer)
             .and_then(Value::as_array_mut)
@@ -138,7 +141,7 @@ pub(crate) fn render(request: &Request<'_>) -> Result<Rendered, RenderError> {
             .flatten()
             .enumerate()
         {
-            for key in ["configMapKeyRef", "secretKeyRef"] {
+            for key in INPUTS {
                 if let Some(reference) = entry.get_mut(key).and_then(Value::as_object_mut) {
                     let field = format!("spec.template.spec.forProvider.{name}[{index}].{key}");
                     let (namespace, name) = scope_reference(reference, &field, request)?;
@@ -316,6 +319,40 @@ fn fill_module(text: &str, request: &Request<'_>) -> Result<String, RenderError>
         key: refused.key,
         why: refused.why,
     })
+}
+
+/// The first reference of a template that leads out of its namespace, as far as that stands in the template itself: no
+/// apply can be rendered from it then, unless cross-namespace references are allowed.
+pub(crate) fn leaves_its_namespace(
+    template: &WorkspaceTemplateSpec,
+    own: &str,
+) -> Result<Option<RenderError>, serde_json::Error> {
+    let spec = serde_json::to_value(&template.template.spec)?;
+    let outer = serde_json::to_value(&template.write_connection_secret_to_ref)?;
+    let mut references = vec![
+        ("spec.writeConnectionSecretToRef".to_owned(), Some(&outer)),
+        (
+            "spec.template.spec.writeConnectionSecretToRef".to_owned(),
+            spec.get("writeConnectionSecretToRef"),
+        ),
+    ];
+    for (pointer, name) in READING {
+        let entries = spec.pointer(pointer).and_then(Value::as_array).into_iter().flatten();
+        for (index, entry) in entries.enumerate() {
+            let field = |key| format!("spec.template.spec.forProvider.{name}[{index}].{key}");
+            references.extend(INPUTS.map(|key| (field(key), entry.get(key))));
+        }
+    }
+    let foreign = references.into_iter().find_map(|(field, reference)| {
+        let namespace = reference?.get("namespace")?.as_str()?;
+        // What a variable says is known only when it is rendered.
+        let is_foreign = !namespace.is_empty() && namespace != own && !namespace.contains('$');
+        is_foreign.then(|| RenderError::CrossNamespace {
+            field,
+            namespace: namespace.to_owned(),
+        })
+    });
+    Ok(foreign)
 }
 
 /// The placeholders that a template expects to be given; those with a default are not among them.
@@ -573,6 +610,48 @@ mod tests {
         );
     }
 
+    /// Texts that mean something to HCL, JSON, YAML, shells or terminals, and any others.
+    fn nasty() -> impl Strategy<Value = String> {
+        let signs = "[${}%\"\\\\\n\r\t \u{0}\u{7f}\u{85}\u{2028}<>#/*:,;&|!?'`~@=()\\[\\]a-]{0,24}";
+        let phrases = prop::sample::select(vec![
+            "${var.x}",
+            "%{if true}",
+            "${file(\"/etc/passwd\")}",
+            "\"\n}\nresource \"x\" \"y\" {",
+            "EOT",
+            "\nEOT\n",
+            "<<EOT",
+            "$${",
+            "\\\"",
+            "*/",
+            "#",
+            "- a: b",
+            "!!binary x",
+            "&a *a",
+            "| ",
+            "\u{202e}",
+            "\u{1f4a9}",
+            "null",
+            "../../..",
+        ]);
+        prop_oneof![
+            4 => "\\PC{0,40}",
+            4 => signs,
+            4 => prop::collection::vec(phrases, 0..5).prop_map(|phrases| phrases.concat()),
+            1 => Just("x".repeat(100_000)),
+        ]
+    }
+
+    /// A value without its texts: keys, lists and types.
+    fn shape(value: &Value) -> Value {
+        match value {
+            Value::String(_) => json!("text"),
+            Value::Array(items) => items.iter().map(shape).collect(),
+            Value::Object(fields) => fields.iter().map(|(key, value)| (key.clone(), shape(value))).collect(),
+            other => other.clone(),
+        }
+    }
+
     proptest! {
         #[test]
         fn no_value_changes_the_structure(value in "\\PC*|[${}%\"\\\\\n:,\\[\\]]{0,20}") {
@@ -583,6 +662,31 @@ mod tests {
             let parsed: Value = serde_json::from_str(&text).unwrap();
             prop_assert_eq!(&parsed["forProvider"]["vars"], &json!([{"key": "x", "value": format!("a{value}b")}]));
             prop_assert_eq!(&parsed["forProvider"]["varmap"], &json!({"m": [value, 1, true]}));
+        }
+
+        /// Wherever a variable may stand, what is rendered has the template's shape: the same keys, the same lists, the
+        /// same types, and only texts that differ. (What stays of the module is tested beside `module`.)
+        #[test]
+        fn what_is_rendered_has_the_shape_of_the_template(value in nasty()) {
+            let module = "variable \"a\" {}\noutput \"o\" {\n  value = \"${v}\"\n}\nlocals {\n  h = <<EOT\n ${v}\nEOT\n}\n";
+            let mut template = inline(json!({
+                "module": module,
+                "vars": [{"key": "x", "value": "${v}"}, {"key": "y", "value": "-${v}-${v}"}],
+                "varmap": {"m": {"n": ["${v}", 1, true, null, {"k": "${v}"}]}},
+                "varFiles": [{"source": "SecretKey", "format": "JSON", "secretKeyRef": {"name": "s", "key": "${v}"}}],
+                "env": [{"name": "X", "value": "${v}"}, {"name": "Y", "configMapKeyRef": {"name": "c", "key": "k"}}],
+                "initArgs": ["-x=${v}"], "planArgs": ["${v}"], "applyArgs": ["${v}"], "destroyArgs": ["${v}"],
+                "entrypoint": "${v}",
+                "newField": {"deep": ["${v}"]},
+            }));
+            template.write_connection_secret_to_ref = serde_json::from_value(json!({"name": "c-${v}"})).unwrap();
+            let (plain, nasty) = (variables(&[("v", "plain")]), variables(&[("v", &value)]));
+            let expected = render(&request(&template, &plain)).unwrap();
+            // Refused is fine: then nothing is rendered at all.
+            if let Ok(rendered) = render(&request(&template, &nasty)) {
+                prop_assert_eq!(shape(&rendered.spec("r")), shape(&expected.spec("r")));
+                prop_assert_eq!(rendered.inputs, expected.inputs);
+            }
         }
     }
 }

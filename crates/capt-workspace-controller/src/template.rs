@@ -24,6 +24,7 @@ const MAX_VARIABLES: usize = 256;
 pub(crate) struct Templates {
     pub(crate) cache: Cache<WorkspaceTemplate>,
     pub(crate) objects: Objects<WorkspaceTemplate>,
+    pub(crate) allow_cross_namespace: bool,
 }
 
 impl Reconciler for Templates {
@@ -33,7 +34,7 @@ impl Reconciler for Templates {
         if let Some(template) = self.cache.get(key)
             && template.metadata.deletion_timestamp.is_none()
         {
-            let status = plan(&template, Timestamp::now());
+            let status = plan(&template, self.allow_cross_namespace, Timestamp::now());
             let outcome = self
                 .objects
                 .apply_status(&Planned::new(template.as_ref())?, &status, "the template was checked")
@@ -47,8 +48,8 @@ impl Reconciler for Templates {
 }
 
 /// What is to be said about a template.
-fn plan(template: &WorkspaceTemplate, now: Timestamp) -> WorkspaceTemplateStatus {
-    let (valid, variables) = check(template);
+fn plan(template: &WorkspaceTemplate, allow_cross_namespace: bool, now: Timestamp) -> WorkspaceTemplateStatus {
+    let (valid, variables) = check(template, allow_cross_namespace);
     let before = template.status.as_ref().map_or(&[][..], |status| &status.conditions);
     let generation = template.metadata.generation.unwrap_or_default();
     WorkspaceTemplateStatus {
@@ -58,7 +59,7 @@ fn plan(template: &WorkspaceTemplate, now: Timestamp) -> WorkspaceTemplateStatus
     }
 }
 
-fn check(template: &WorkspaceTemplate) -> (State<Valid>, Vec<String>) {
+fn check(template: &WorkspaceTemplate, allow_cross_namespace: bool) -> (State<Valid>, Vec<String>) {
     let invalid = |why: String| (State::no(Valid::InvalidTemplate, why), Vec::new());
     let parameters = &template.spec.template.spec.for_provider;
     if parameters.module.trim().is_empty() {
@@ -71,6 +72,14 @@ fn check(template: &WorkspaceTemplate) -> (State<Valid>, Vec<String>) {
         return invalid(format!(
             "spec.template.spec.forProvider.module is not JSON ({error}): correct it, or set inlineFormat to HCL"
         ));
+    }
+    let own = template.metadata.namespace.as_deref().unwrap_or_default();
+    match render::leaves_its_namespace(&template.spec, own) {
+        Ok(Some(error)) if !allow_cross_namespace => {
+            return (State::no(Valid::CrossNamespaceReference, error.to_string()), Vec::new());
+        }
+        Ok(_) => {}
+        Err(error) => return invalid(format!("spec.template.spec cannot be read: {error}")),
     }
     let mut expected = match render::expected(&template.spec) {
         Ok(expected) => expected,
@@ -122,7 +131,7 @@ mod tests {
             },
             "writeConnectionSecretToRef": {"name": "${cluster_name}-connection"},
         }));
-        let status = plan(&template, at(1));
+        let status = plan(&template, false, at(1));
         assert_eq!(status.variables, ["cluster_name", "inside", "region"]);
         assert_eq!(status.observed_generation, Some(3));
         let valid = &status.conditions[0];
@@ -136,7 +145,7 @@ mod tests {
     #[test]
     fn a_json_module_is_searched_too() {
         let spec = json!({"forProvider": {"source": "Inline", "inlineFormat": "JSON", "module": "{\"output\": {\"a\": {\"value\": \"${given} ${var.x}\"}}}"}});
-        assert_eq!(plan(&template(spec), at(1)).variables, ["given"]);
+        assert_eq!(plan(&template(spec), false, at(1)).variables, ["given"]);
     }
 
     #[test]
@@ -151,7 +160,7 @@ mod tests {
                 ["is not JSON", "inlineFormat to HCL"],
             ),
         ] {
-            let status = plan(&template(spec), at(1));
+            let status = plan(&template(spec), false, at(1));
             let valid = &status.conditions[0];
             assert_eq!(
                 (valid.status.as_str(), valid.reason.as_str()),
@@ -166,9 +175,42 @@ mod tests {
     }
 
     #[test]
+    fn a_reference_out_of_the_namespace_is_seen_before_anybody_applies_the_template() {
+        let env = |namespace: &str| {
+            json!({"forProvider": {"source": "Inline", "module": "x", "env": [
+                {"name": "A", "value": "b"}, {"name": "X", "secretKeyRef": {"name": "s", "namespace": namespace, "key": "k"}},
+            ]}})
+        };
+        let connection = json!({"forProvider": {"source": "Inline", "module": "x"}, "writeConnectionSecretToRef": {"name": "c", "namespace": "other"}});
+        for (spec, allowed, reason, field) in [
+            (
+                env("other"),
+                false,
+                "CrossNamespaceReference",
+                "forProvider.env[1].secretKeyRef names the namespace other",
+            ),
+            (
+                connection,
+                false,
+                "CrossNamespaceReference",
+                "spec.template.spec.writeConnectionSecretToRef names the namespace other",
+            ),
+            (env("other"), true, "Valid", ""),
+            (env("n"), false, "Valid", ""),
+            (env(""), false, "Valid", ""),
+            (env("${where}"), false, "Valid", "where"),
+        ] {
+            let status = plan(&template(spec.clone()), allowed, at(1));
+            let valid = &status.conditions[0];
+            assert_eq!(valid.reason, reason, "{spec}");
+            assert!(valid.message.contains(field), "{}", valid.message);
+        }
+    }
+
+    #[test]
     fn nothing_changes_when_nothing_changed() {
         let mut checked = template(json!({"forProvider": {"source": "Remote", "module": "git::https://x"}}));
-        checked.status = Some(plan(&checked, at(1)));
-        assert_eq!(checked.status, Some(plan(&checked, at(1000))));
+        checked.status = Some(plan(&checked, false, at(1)));
+        assert_eq!(checked.status, Some(plan(&checked, false, at(1000))));
     }
 }

@@ -1,7 +1,8 @@
 //! What the Terraform provider says when it fails, in words that help.
 //!
 //! The provider packs Terraform's output into a gzipped and base64-encoded tail of its message. It is unpacked here, cut to
-//! what fits into a condition, and the ends that need another remedy than "read the error" are told apart.
+//! what fits into a condition, and the ends that need another remedy than "read the error" are told apart, by words that
+//! the provider, Terraform and the AWS provider really use.
 
 use std::io::Read;
 
@@ -11,12 +12,22 @@ use flate2::read::GzDecoder;
 /// What kind of trouble it is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Cause {
-    /// Terraform failed; the provider tries again by itself.
+    /// Terraform failed in no way that is known here; the provider tries again by itself.
     Failed,
     /// The provider was killed during the first apply and does not know what became of it. It does not try again.
     CreateInterrupted,
     /// Somebody holds the lock of the state, or held it and was killed.
     StateLocked,
+    /// The ProviderConfig that the Workspace names is not there.
+    ProviderConfigMissing,
+    /// The credentials are not there, or the cloud does not take them.
+    CredentialsMissing,
+    /// The cloud refuses more of something, or more requests.
+    QuotaExceeded,
+    /// Something did not become ready in time, or Terraform itself was stopped by the provider's deadline.
+    TerraformTimeout,
+    /// The module cannot be loaded: no apply of it can succeed.
+    InvalidModule,
 }
 
 /// A failure, explained.
@@ -32,6 +43,70 @@ const LOCKED: [&str; 2] = [
     "Error acquiring the state lock",
     "the state is already locked by another terraform client",
 ];
+/// What the provider was doing when it found no ProviderConfig, in its present words and in earlier ones.
+const PROVIDER_CONFIG: [&str; 4] = [
+    "cannot get provider config",
+    "cannot get ProviderConfig",
+    "referenced provider config kind",
+    "provider config is not set",
+];
+/// The provider's own words for a ProviderConfig without credentials; then those of AWS for none, wrong and expired ones.
+const CREDENTIALS: [&str; 10] = [
+    "cannot get credentials",
+    "no valid credential sources",
+    "No valid credential sources",
+    "NoCredentialProviders",
+    "failed to refresh cached credentials",
+    "InvalidClientTokenId",
+    "UnrecognizedClientException",
+    "AuthFailure",
+    "SignatureDoesNotMatch",
+    "ExpiredToken",
+];
+const TIMED_OUT: [&str; 4] = [
+    "timeout while waiting for",
+    "timed out waiting",
+    "Timed out waiting",
+    "context deadline exceeded",
+];
+/// Steps of the provider before Terraform runs the module: what fails here in a file of the module, is the module's.
+const LOADING: [&str; 3] = [
+    "cannot initialize Terraform configuration",
+    "cannot get remote Terraform module",
+    "cannot get Flux Artefact Terraform module",
+];
+/// Errors of a module to which Terraform gives no line of it.
+const UNLOADABLE: [&str; 7] = [
+    "Unreadable module directory",
+    "Module not found",
+    "Failed to download module",
+    "does not have a provider named",
+    "no available releases match",
+    "does not appear to be a git repository",
+    "source path error",
+];
+const PLANNING: &str = "cannot diff (i.e. plan) Terraform configuration";
+/// How errors begin that a plan finds in a module whatever the values are. All others may be a value's fault, such as a
+/// precondition that is not met.
+const WRONG_IN_ANY_PLAN: [&str; 15] = [
+    "Unsupported ",
+    "Missing ",
+    "Extraneous ",
+    "Duplicate ",
+    "Argument ",
+    "Cycle",
+    "Reference to undeclared",
+    "Invalid reference",
+    "Invalid expression",
+    "Invalid block",
+    "Invalid resource type",
+    "Invalid data source",
+    "Call to unknown function",
+    "No value for required variable",
+    "Value for undeclared variable",
+];
+/// What the provider writes beside the module, from the ProviderConfig.
+const PROVIDER_CONFIG_FILE: &str = "crossplane-provider-config.tf";
 const PACKED: &str = "Terraform encountered an error. Summary: ";
 const TAIL: &str = ". To see the full error run: echo \"";
 /// Terraform's output is kilobytes; what unpacks to more is not worth the memory.
@@ -40,14 +115,61 @@ const MAX_UNPACKED: u64 = 256 * 1024;
 /// Explains the message of the provider's Synced condition.
 pub(crate) fn explain(message: &str) -> Trouble {
     let text = unpack(message);
-    let cause = if text.contains(INTERRUPTED) {
+    Trouble {
+        cause: cause(&text),
+        message: text,
+    }
+}
+
+fn cause(text: &str) -> Cause {
+    let has = |signs: &[&str]| signs.iter().any(|sign| text.contains(sign));
+    if text.contains(INTERRUPTED) {
         Cause::CreateInterrupted
-    } else if LOCKED.iter().any(|sign| text.contains(sign)) {
+    } else if has(&LOCKED) {
         Cause::StateLocked
+    } else if has(&PROVIDER_CONFIG) {
+        Cause::ProviderConfigMissing
+    } else if is_invalid_module(text) {
+        // Before what follows: Terraform quotes the module, in which any of those words may stand.
+        Cause::InvalidModule
+    } else if has(&CREDENTIALS) {
+        Cause::CredentialsMissing
+    } else if is_over_quota(text) {
+        Cause::QuotaExceeded
+    } else if has(&TIMED_OUT) {
+        Cause::TerraformTimeout
     } else {
         Cause::Failed
-    };
-    Trouble { cause, message: text }
+    }
+}
+
+/// Whether the module itself is at fault, and no value or cloud.
+fn is_invalid_module(text: &str) -> bool {
+    let error = text.split_once("Error: ").map_or(text, |(_, error)| error);
+    if text.contains(PLANNING) {
+        return WRONG_IN_ANY_PLAN.iter().any(|beginning| error.starts_with(beginning));
+    }
+    LOADING.iter().any(|step| text.contains(step))
+        && (points_into_the_module(error) || UNLOADABLE.iter().any(|sign| text.contains(sign)))
+}
+
+/// Terraform says where an error is: `Missing expression on main.tf line 1, in output "a"`.
+fn points_into_the_module(error: &str) -> bool {
+    let place = error.split_once(" on ").and_then(|(_, rest)| rest.split_once(" line "));
+    place.is_some_and(|(file, _)| (file.ends_with(".tf") || file.ends_with(".tf.json")) && file != PROVIDER_CONFIG_FILE)
+}
+
+/// AWS's codes for quotas and throttling have no common list, but common endings.
+fn is_over_quota(text: &str) -> bool {
+    text.split(|c: char| !c.is_ascii_alphanumeric()).any(|word| {
+        let code = word.strip_suffix("Exception").unwrap_or(word);
+        code.ends_with("LimitExceeded")
+            || code.ends_with("QuotaExceeded")
+            || matches!(
+                code,
+                "Throttling" | "Throttled" | "TooManyRequests" | "RequestThrottled"
+            )
+    }) || text.contains("Rate exceeded")
 }
 
 /// What Terraform printed, after what the provider was doing: `cannot apply Terraform configuration: …`.
@@ -121,7 +243,7 @@ mod tests {
         assert_eq!(
             explain(&message),
             Trouble {
-                cause: Cause::Failed,
+                cause: Cause::QuotaExceeded,
                 message: "create failed: cannot apply Terraform configuration: Error: local-exec provisioner error \
                           Error running command 'x': exit status 1. Output: VpcLimitExceeded"
                     .into(),
@@ -153,6 +275,49 @@ mod tests {
         let at_init = "connect failed: Error loading state: the state is already locked by another terraform client";
         assert_eq!(explain(at_init).cause, Cause::StateLocked);
         assert_eq!(explain("observe failed: no").cause, Cause::Failed);
+    }
+
+    /// As provider-terraform 1.1.1 with Terraform 1.5.7 really says it, shortened.
+    #[test]
+    fn real_texts_are_recognised() {
+        let init = "connect failed: cannot initialize Terraform configuration";
+        let plan = "observe failed: cannot diff (i.e. plan) Terraform configuration";
+        let apply = "create failed: cannot apply Terraform configuration";
+        let exec = "Error: local-exec provisioner error\n\n  with terraform_data.x,\n  on main.tf line 2, in resource \"terraform_data\" \"x\":\n   2:  provisioner \"local-exec\" { command = \"x\" }\n\nError running command 'x': exit status 1. Output: ";
+        let broken = "There are some problems with the CLI configuration:\n╷\n│ Warning: Unable to open CLI configuration file\n╵\n\nTerraform encountered problems during initialisation, including problems\nwith the configuration, described below.\n\n";
+        let rows = [
+            ("connect failed: failed to resolve provider config: cannot get provider config: ProviderConfig.tf.upbound.io \"missing\" not found".into(), Cause::ProviderConfigMissing),
+            ("connect failed: cannot get credentials: cannot get credentials secret: Secret \"gone\" not found".into(), Cause::CredentialsMissing),
+            ("connect failed: cannot get credentials: open /nowhere/creds: no such file or directory".into(), Cause::CredentialsMissing),
+            (packed(init, "", "Error: error configuring S3 Backend: no valid credential sources for S3 Backend found.\n\nError: NoCredentialProviders: no valid providers in chain. Deprecated.\n"), Cause::CredentialsMissing),
+            (packed(plan, "", "Error: configuring Terraform AWS Provider: validating provider credentials: operation error STS: GetCallerIdentity, https response error StatusCode: 403, api error InvalidClientTokenId: The security token included in the request is invalid.\n\n  with provider[\"registry.terraform.io/hashicorp/aws\"],\n  on crossplane-provider-config.tf line 5, in provider \"aws\":\n"), Cause::CredentialsMissing),
+            (packed(apply, "", &format!("{exec}VpcLimitExceeded: The maximum number of\nVPCs has been reached.\n")), Cause::QuotaExceeded),
+            (packed(apply, "", &format!("{exec}ThrottlingException: Rate exceeded")), Cause::QuotaExceeded),
+            (packed(apply, "", "Error: creating EKS Cluster (demo): ResourceLimitExceededException: You have reached the limit\n\n  with aws_eks_cluster.this,\n  on main.tf line 3, in resource \"aws_eks_cluster\" \"this\":\n"), Cause::QuotaExceeded),
+            (packed(apply, "", "Error: waiting for EKS Cluster (demo) to create: timeout while waiting for\nstate to become 'ACTIVE' (last state: 'CREATING', timeout: 30m0s)\n\n  with aws_eks_cluster.this,\n  on main.tf line 3, in resource \"aws_eks_cluster\" \"this\":\n"), Cause::TerraformTimeout),
+            ("create failed: cannot apply Terraform configuration: shutdown while running terraform command: context deadline exceeded".into(), Cause::TerraformTimeout),
+            (packed(init, "", &format!("{broken}Error: Missing expression\n\n  on main.tf line 1, in output \"a\":\n   1: output \"a\" {{ value = \n\nExpected the start of an expression, but found the end of the file.\n")), Cause::InvalidModule),
+            (packed(init, "", &format!("{broken}Error: Unclosed object\n\n  on main.tf.json line 1:\n   1: {{\"output\": \n\nNo closing brace was found for this JSON object.\n")), Cause::InvalidModule),
+            (packed(init, "", "Error: Unreadable module directory\n\nUnable to evaluate directory symlink: lstat nothing: no such file or\ndirectory\n"), Cause::InvalidModule),
+            (packed(init, "", "Error: Unsupported Terraform Core version\n\n  on main.tf line 1, in terraform:\n"), Cause::InvalidModule),
+            (packed(plan, "", "Error: Unsupported argument\n\n  on main.tf line 1, in resource \"terraform_data\" \"x\":\n   1: resource \"terraform_data\" \"x\" { nonsense = \"timeout while waiting for\" }\n"), Cause::InvalidModule),
+            (packed(plan, "", "Error: Reference to undeclared input variable\n\n  on main.tf line 1, in output \"a\":\n"), Cause::InvalidModule),
+            (packed(plan, "", "Error: No value for required variable\n\n  on main.tf line 1:\n   1: variable \"needed\" { type = string }\n"), Cause::InvalidModule),
+            (packed(plan, "", "Error: Value for undeclared variable\n\nA variable named \"unknown\" was assigned on the command line, but the root\nmodule does not declare a variable of that name.\n"), Cause::InvalidModule),
+            ("connect failed: cannot get remote Terraform module: error downloading 'file:///nowhere': /usr/bin/git exited with 128: fatal: '/nowhere' does not appear to be a git repository".into(), Cause::InvalidModule),
+            (packed(plan, "", "Error: Cycle: local.b (expand), local.a (expand)\n"), Cause::InvalidModule),
+            // What looks alike and is something else.
+            (packed(plan, "", "Error: Resource precondition failed\n\n  on main.tf line 17, in resource \"terraform_data\" \"check\":\n  17:       condition     = var.colour != \"red\"\n\nRed is sold out.\n"), Cause::Failed),
+            (packed(plan, "", "Error: Invalid value for variable\n\n  on main.tf line 1:\n   1: variable \"v\" {\n\nv must be y.\n"), Cause::Failed),
+            (packed(init, "", "Error: Unsupported backend type\n\n  on crossplane-provider-config.tf line 2, in terraform:\n   2:  backend \"nothing\" {}\n"), Cause::Failed),
+            (packed(init, "", "Error: Failed to query available provider packages\n\nCould not retrieve the list of available versions for provider hashicorp/aws:\ncould not connect to registry.terraform.io: failed to request discovery\ndocument: dial tcp: lookup registry.terraform.io: no such host\n"), Cause::Failed),
+            (packed(apply, "", &format!("{exec}subnet in use")), Cause::Failed),
+            (packed(apply, "", "Error: creating EC2 VPC: UnauthorizedOperation: You are not authorized\n\n  with aws_vpc.this,\n  on main.tf line 1, in resource \"aws_vpc\" \"this\":\n"), Cause::Failed),
+        ];
+        for (message, cause) in rows {
+            let explained = explain(&message);
+            assert_eq!(explained.cause, cause, "{}", explained.message);
+        }
     }
 
     #[test]

@@ -35,15 +35,12 @@ fn everywhere(mut visit: impl FnMut(&str, &JSONSchemaProps)) {
 fn the_generated_files_are_up_to_date() {
     let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../crds");
     let differing = differing(&directory).unwrap();
-    assert!(
-        differing.is_empty(),
-        "{differing:?} differ; run `cargo run -p capt-api --bin crdgen -- crds`"
-    );
+    assert!(differing.is_empty(), "{differing:?} differ; run `make generate`");
 }
 
 #[test]
 fn changed_missing_and_superfluous_files_are_named() {
-    let directory = std::env::temp_dir().join(format!("capt-crdgen-{}", std::process::id()));
+    let directory = std::env::temp_dir().join(format!("capt-crds-{}", std::process::id()));
     std::fs::create_dir_all(&directory).unwrap();
     let all = all();
     for crd in &all[2..] {

@@ -27,6 +27,8 @@ struct World {
     control_planes: Vec<ControlPlaneMeta>,
     creates: usize,
     deletes: usize,
+    /// Everything happens in this moment, a second after the object was made; or long after that.
+    now: Timestamp,
 }
 
 /// The write was planned from something else than what is there.
@@ -36,7 +38,9 @@ struct LostRace;
 impl World {
     /// A new CAPTCluster of a Cluster that has a control plane.
     fn new(spec: Value) -> Self {
-        let capt_cluster = capt_cluster(json!({"metadata": {"finalizers": null}, "spec": spec}));
+        let born = at(0).to_string();
+        let metadata = json!({"finalizers": null, "creationTimestamp": born});
+        let capt_cluster = capt_cluster(json!({"metadata": metadata, "spec": spec}));
         let control_plane = json!({
             "apiVersion": "controlplane.cluster.x-k8s.io/v1beta1", "kind": "CAPTControlPlane",
             "metadata": {
@@ -52,6 +56,7 @@ impl World {
             control_planes: vec![serde_json::from_value(control_plane).unwrap()],
             creates: 0,
             deletes: 0,
+            now: at(1),
         }
     }
 
@@ -126,6 +131,7 @@ impl World {
                 let mut made = (**wished).clone();
                 made.metadata.uid = Some("u-apply".into());
                 made.metadata.generation = Some(1);
+                made.metadata.creation_timestamp = Some(Time(at(0)));
                 made.metadata.owner_references = apply(json!({})).metadata.owner_references;
                 made.metadata.resource_version = self.next_version();
                 self.apply = Some(made);
@@ -231,8 +237,9 @@ impl Sources for View<'_> {
     async fn live_cluster(&self, _: &Key) -> Result<Option<Cluster>, Failure> {
         Ok(Some(self.live.cluster.clone()))
     }
-    async fn live_apply(&self, _: &Key) -> Result<Option<WorkspaceTemplateApply>, Failure> {
-        Ok(self.live.apply.clone())
+    async fn live_apply(&self, key: &Key) -> Result<Option<WorkspaceTemplateApply>, Failure> {
+        let named = |apply: &WorkspaceTemplateApply| apply.metadata.name.as_deref() == Some(key.name());
+        Ok(self.live.apply.clone().filter(named))
     }
     async fn live_control_planes(&self, _: &str) -> Result<Vec<ControlPlaneMeta>, Failure> {
         Ok(self.live.control_planes.clone())
@@ -273,11 +280,12 @@ impl Run {
         let Some((mut seen, None)) = observe(&view, settings(), &key).await.unwrap() else {
             return false;
         };
-        let mut planned = plan(&seen, at(1));
+        let now = self.world.now;
+        let mut planned = plan(&seen, now);
         let mut acted = self.world.perform(&seen, &planned.step);
         if acted == Ok(true) {
             seen.apply = Apply::Ours(Arc::new(self.world.apply.clone().unwrap()));
-            planned = plan(&seen, at(1));
+            planned = plan(&seen, now);
             acted = self.world.perform(&seen, &planned.step);
         }
         let mut go_on = acted.is_ok() && !self.crashes(&before);
@@ -321,8 +329,9 @@ impl Run {
     }
 
     /// A whole life: made, ready, deleted while the control plane is still there, and gone.
-    async fn life(spec: Value, late: bool, crash_after: Option<u64>) -> Self {
-        let world = World::new(spec);
+    async fn life(spec: Value, now: Timestamp, late: bool, crash_after: Option<u64>) -> Self {
+        let mut world = World::new(spec);
+        world.now = now;
         let mut run = Self {
             cached: world.clone(),
             world,
@@ -369,39 +378,31 @@ impl Run {
     }
 }
 
-/// Every life, uncut and cut after each of its writes.
-async fn every_life(spec: Value) {
-    for late in [false, true] {
-        let uncut = Run::life(spec.clone(), late, None).await;
-        assert!(
-            uncut.writes > 6,
-            "{} writes are too few to be a whole life",
-            uncut.writes
-        );
-        for crash_after in 1..=uncut.writes {
-            let run = Run::life(spec.clone(), late, Some(crash_after)).await;
-            let world = &run.world;
-            assert!(
-                world.capt_cluster.is_none() && world.apply.is_none(),
-                "late {late}, cut after {crash_after}"
-            );
-            assert_eq!(
-                (world.creates, world.deletes),
-                (1, 1),
-                "late {late}, cut after {crash_after}"
-            );
+/// Every life, quick and slow, uncut and cut after each of its writes. `most`: what a quick and a slow one may write.
+async fn every_life(spec: Value, most: [u64; 2]) {
+    for (now, most) in [at(1), at(100)].into_iter().zip(most) {
+        for late in [false, true] {
+            let uncut = Run::life(spec.clone(), now, late, None).await;
+            assert_eq!(uncut.writes, most, "at {now}, late {late}");
+            for crash_after in 1..=uncut.writes {
+                let run = Run::life(spec.clone(), now, late, Some(crash_after)).await;
+                let world = &run.world;
+                let case = format!("at {now}, late {late}, cut after {crash_after}");
+                assert!(world.capt_cluster.is_none() && world.apply.is_none(), "{case}");
+                assert_eq!((world.creates, world.deletes), (1, 1), "{case}");
+            }
         }
     }
 }
 
 #[tokio::test]
 async fn a_life_may_be_cut_anywhere() {
-    every_life(json!({})).await;
+    every_life(json!({}), [7, 11]).await;
 }
 
 #[tokio::test]
 async fn a_life_whose_vpc_is_kept_may_be_cut_anywhere() {
-    every_life(json!({"retainVpcOnDelete": true})).await;
+    every_life(json!({"retainVpcOnDelete": true}), [7, 11]).await;
 }
 
 /// The retention is decided after the apply was made, by the last spec before the end.
@@ -539,4 +540,43 @@ async fn membership_is_the_owners_uid() {
             .unwrap();
         assert_eq!(!seen.control_planes.is_empty(), counts, "{uid} {name}");
     }
+}
+
+/// An apply that an earlier version made under the name of the spec holds this object's network: it is found where the
+/// cache shows nothing, and neither is a second network made nor the first one forgotten.
+#[tokio::test]
+async fn an_apply_under_another_name_is_neither_doubled_nor_forgotten() {
+    let plan_of = |world: World| async move {
+        let cached = World {
+            apply: None,
+            ..world.clone()
+        };
+        let view = View {
+            cached: &cached,
+            live: &world,
+        };
+        let (seen, _) = observe(&view, settings(), &Key::namespaced("ns", "net"))
+            .await
+            .unwrap()
+            .unwrap();
+        plan(&seen, at(60)).step
+    };
+    let mut world = World::new(json!({"workspaceTemplateApplyName": "mine"}));
+    world.control_planes.clear();
+    world.write_capt_cluster(|object| add(&mut object.metadata, finalizer::CAPT_CLUSTER));
+    assert!(
+        matches!(plan_of(world.clone()).await, Step::CreateApply(_)),
+        "no such apply: the field is ignored"
+    );
+    let mut others = world.clone();
+    let strangers = json!({"metadata": {"name": "mine", "ownerReferences": null, "labels": null}});
+    others.apply = Some(apply(strangers));
+    assert!(
+        matches!(plan_of(others).await, Step::CreateApply(_)),
+        "somebody else's: the field is ignored"
+    );
+    world.apply = Some(apply(json!({"metadata": {"name": "mine"}})));
+    assert_eq!(plan_of(world.clone()).await, Step::Nothing);
+    world.write_capt_cluster(|object| object.metadata.deletion_timestamp = Some(Time(at(0))));
+    assert_eq!(plan_of(world).await, Step::Nothing);
 }

@@ -117,6 +117,7 @@ impl Scene {
             owner: Owner::Present(Arc::new(cluster(json!({})))),
             apply: Apply::Absent,
             secret: FromSecret::NotRead,
+            astray: None,
             control_planes: Vec::new(),
             trouble: None,
             settings: settings(),
@@ -144,6 +145,11 @@ impl Scene {
     pub(super) fn with(mut self, change: impl FnOnce(&mut Observed)) -> Self {
         change(&mut self.0);
         self
+    }
+
+    /// The object was made in this second.
+    pub(super) fn born(self, second: i64) -> Self {
+        self.capt_cluster(json!({"metadata": {"creationTimestamp": at(second).to_string()}}))
     }
 
     /// The object is being deleted, since second 0.

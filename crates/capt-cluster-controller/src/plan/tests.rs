@@ -12,8 +12,13 @@ use crate::observe::FromSecret;
 /// The plan in one line: step, then status and reason of Ready, VPCReady, VPCCreating, VPCFailed, then what is special.
 fn told(plan: &Plan) -> String {
     let mut words = vec![step_word(&plan.step).to_owned()];
+    let wake = match plan.wake {
+        Wake::At(time) => Some(format!("wake {}", time.as_second() - at(0).as_second())),
+        Wake::OnEvent => None,
+    };
     let Some(status) = &plan.status else {
         words.push("no report".into());
+        words.extend(wake);
         return words.join(" | ");
     };
     let word = |type_: &str| {
@@ -30,9 +35,7 @@ fn told(plan: &Plan) -> String {
         );
     }
     words.extend(status.failure_reason.as_ref().map(|reason| format!("failure {reason}")));
-    if let Wake::At(time) = plan.wake {
-        words.push(format!("wake {}", time.as_second() - at(0).as_second()));
-    }
+    words.extend(wake);
     words.join(" | ")
 }
 
@@ -84,6 +87,37 @@ fn rows() -> Vec<(&'static str, Scene, i64, &'static str)> {
             "- | - | - | - | - | Deleting T/Paused | Paused T/Paused"),
         ("the finalizer comes first", Scene::new().capt_cluster(json!({"metadata": {"finalizers": null}})), 0,
             "AddFinalizer | F/VPCCreating | F/VPCCreating | T/VPCCreating | F/NoFailure | wake 900"),
+        // In its first moments: told when it lasts, unless it is a trouble or an end.
+        ("no owner yet, for a moment", Scene::new().born(0).with(|seen| seen.owner = Owner::Unnamed), 4,
+            "- | no report | wake 5"),
+        ("no owner for longer", Scene::new().born(0).with(|seen| seen.owner = Owner::Unnamed), 5,
+            "- | F/WaitingForCluster | F/WaitingForCluster | F/NotStarted | F/NoFailure"),
+        ("the owner is not there, for a moment", Scene::new().born(0).with(|seen| seen.owner = Owner::Unseen("demo".into())), 4,
+            "- | no report | wake 5"),
+        ("the finalizer comes first, in silence", Scene::new().born(0).capt_cluster(json!({"metadata": {"finalizers": null}})), 0,
+            "AddFinalizer | no report | wake 5"),
+        ("the apply is made in silence", Scene::new().born(0), 0,
+            "CreateApply | no report | wake 5"),
+        ("the apply is still not made", Scene::new().born(0), 5,
+            "CreateApply | F/VPCCreating | F/VPCCreating | T/VPCCreating | F/NoFailure | wake 905"),
+        ("the apply is new", Scene::new().born(0).apply(json!({"metadata": {"creationTimestamp": at(2).to_string()}})), 6,
+            "- | no report | wake 7"),
+        ("the apply is silent about what passes", Scene::new().born(0).apply(json!({"metadata": {"creationTimestamp": at(2).to_string()}})), 7,
+            "- | no report | wake 12"),
+        ("nobody takes the apply up", Scene::new().born(0).apply(json!({"metadata": {"creationTimestamp": at(2).to_string()}})), 12,
+            "- | F/VPCCreating | F/VPCCreating | T/VPCCreating | F/NoFailure | wake 912"),
+        ("the provider has not looked yet", Scene::new().born(0).apply(unready("WaitingForProvider")), 4,
+            "- | no report | wake 5"),
+        ("a new template is refused at once", Scene::new().born(0).apply(unready("InvalidTemplate")), 0,
+            "- | F/InvalidTemplate | F/InvalidTemplate | F/VPCCreationFailed | T/InvalidTemplate | failure InvalidTemplate"),
+        ("a new spec is refused at once", Scene::new().born(0).capt_cluster(json!({"spec": {"existingVpcId": "vpc-9"}})), 0,
+            "- | F/InvalidVPCConfig | F/InvalidVPCConfig | F/VPCCreationFailed | T/InvalidVPCConfig | failure InvalidVPCConfig"),
+        ("a failure that is over is not kept in silence", Scene::new().born(0).capt_cluster(json!({"status": {"conditions": [condition("VPCReady", "False", "InvalidVPCConfig", "m")]}})), 0,
+            "CreateApply | F/VPCCreating | F/VPCCreating | T/VPCCreating | F/NoFailure | wake 900"),
+        ("a clock that is far off silences nothing", Scene::new().born(3600), 0,
+            "CreateApply | F/VPCCreating | F/VPCCreating | T/VPCCreating | F/NoFailure | wake 900"),
+        ("an existing VPC is told at once", Scene::new().born(0).capt_cluster(existing.clone()), 0,
+            "- | T/ExistingVPCUsed | T/ExistingVPCUsed | F/ExistingVPCUsed | F/NoFailure"),
         // A VPC that exists.
         ("an existing VPC", Scene::new().capt_cluster(existing.clone()), 0,
             "- | T/ExistingVPCUsed | T/ExistingVPCUsed | F/ExistingVPCUsed | F/NoFailure"),
@@ -100,6 +134,10 @@ fn rows() -> Vec<(&'static str, Scene, i64, &'static str)> {
             "- | F/CrossNamespaceTemplate | F/CrossNamespaceTemplate | F/VPCCreationFailed | T/CrossNamespaceTemplate | failure CrossNamespaceTemplate"),
         ("a template of another namespace, allowed", Scene::new().capt_cluster(json!({"spec": {"vpcTemplateRef": {"namespace": "other"}}})).with(|seen| seen.settings.allow_cross_namespace = true), 0,
             "CreateApply | F/VPCCreating | F/VPCCreating | T/VPCCreating | F/NoFailure | wake 900"),
+        ("an apply under another name holds the network", Scene::new().with(|seen| seen.astray = Some("mine".into())), 0,
+            "- | F/InvalidVPCConfig | F/InvalidVPCConfig | F/VPCCreationFailed | T/InvalidVPCConfig | failure InvalidVPCConfig"),
+        ("an apply under another name, and its network is used as an existing one", Scene::new().capt_cluster(existing.clone()).with(|seen| seen.astray = Some("mine".into())), 0,
+            "- | T/ExistingVPCUsed | T/ExistingVPCUsed | F/ExistingVPCUsed | F/NoFailure"),
         // The apply is made and kept.
         ("the apply is made", Scene::new(), 7,
             "CreateApply | F/VPCCreating | F/VPCCreating | T/VPCCreating | F/NoFailure | wake 907"),
@@ -164,6 +202,16 @@ fn rows() -> Vec<(&'static str, Scene, i64, &'static str)> {
             "- | F/CreateInterrupted | F/CreateInterrupted | F/VPCCreationFailed | T/CreateInterrupted | wake 900"),
         ("a held lock", Scene::new().apply(unready("StateLocked")), 0,
             "- | F/StateLocked | F/StateLocked | F/VPCCreationFailed | T/StateLocked | wake 900"),
+        ("no ProviderConfig", Scene::new().apply(unready("ProviderConfigMissing")), 0,
+            "- | F/ProviderConfigMissing | F/ProviderConfigMissing | F/VPCCreationFailed | T/ProviderConfigMissing | wake 900"),
+        ("no credentials", Scene::new().apply(unready("CredentialsMissing")), 0,
+            "- | F/CredentialsMissing | F/CredentialsMissing | F/VPCCreationFailed | T/CredentialsMissing | wake 900"),
+        ("a quota", Scene::new().apply(unready("QuotaExceeded")), 0,
+            "- | F/QuotaExceeded | F/QuotaExceeded | F/VPCCreationFailed | T/QuotaExceeded | wake 900"),
+        ("something does not become ready", Scene::new().apply(unready("TerraformTimeout")), 0,
+            "- | F/TerraformTimeout | F/TerraformTimeout | F/VPCCreationFailed | T/TerraformTimeout | wake 900"),
+        ("a module that cannot be loaded", Scene::new().apply(unready("InvalidModule")), 0,
+            "- | F/InvalidModule | F/InvalidModule | F/VPCCreationFailed | T/InvalidModule | wake 900"),
         ("an invalid template", Scene::new().apply(unready("InvalidTemplate")), 0,
             "- | F/InvalidTemplate | F/InvalidTemplate | F/VPCCreationFailed | T/InvalidTemplate | failure InvalidTemplate"),
         ("an unsafe variable", Scene::new().apply(unready("UnsafeVariable")), 0,
@@ -211,40 +259,73 @@ fn rows() -> Vec<(&'static str, Scene, i64, &'static str)> {
         // Deletion.
         ("deleted before anything was made", Scene::new().deleting().capt_cluster(json!({"metadata": {"finalizers": ["other"]}})), 0,
             "- | no report"),
-        ("a control plane is left", Scene::new().deleting().apply(json!({})).with(|seen| seen.control_planes = vec!["cp".into()]), 0,
+        ("a control plane is left", Scene::new().deleting().apply(json!({})).with(|seen| seen.control_planes = vec!["cp".into()]), 10,
             "- | F/Deleting | F/Deleting | F/Deleting | F/NoFailure | Deleting T/WaitingForControlPlane | wake 1800"),
-        ("the apply is deleted", Scene::new().deleting().apply(json!({})), 0,
+        ("the apply is deleted", Scene::new().deleting().apply(json!({})), 10,
             "DeleteApply | F/Deleting | F/Deleting | F/Deleting | F/NoFailure | Deleting T/WaitingForWorkspace | wake 1800"),
-        ("retention comes first", Scene::new().deleting().capt_cluster(json!({"spec": {"retainVpcOnDelete": true}})).apply(json!({})), 0,
+        ("retention comes first", Scene::new().deleting().capt_cluster(json!({"spec": {"retainVpcOnDelete": true}})).apply(json!({})), 10,
             "RetainApply | F/Deleting | F/Deleting | F/Deleting | F/NoFailure | Deleting T/RetainingVPC | wake 1800"),
-        ("retention comes first, also on an apply that is going", Scene::new().deleting().capt_cluster(json!({"spec": {"retainVpcOnDelete": true}})).apply(deleted(true)), 0,
+        ("retention comes first, also on an apply that is going", Scene::new().deleting().capt_cluster(json!({"spec": {"retainVpcOnDelete": true}})).apply(deleted(true)), 10,
             "RetainApply | F/Deleting | F/Deleting | F/Deleting | F/NoFailure | Deleting T/RetainingVPC | wake 1800"),
-        ("retention was taken back", Scene::new().deleting().apply(json!({"spec": {"retainWorkspaceOnDelete": true}})), 0,
+        ("retention was taken back", Scene::new().deleting().apply(json!({"spec": {"retainWorkspaceOnDelete": true}})), 10,
             "DoNotRetainApply | F/Deleting | F/Deleting | F/Deleting | F/NoFailure | Deleting T/WaitingForWorkspace | wake 1800"),
-        ("a VPC that is used as an existing one is kept", Scene::new().deleting().capt_cluster(existing.clone()).apply(ready(json!({"vpc_id": "vpc-9"}))), 0,
+        ("a VPC that is used as an existing one is kept", Scene::new().deleting().capt_cluster(existing.clone()).apply(ready(json!({"vpc_id": "vpc-9"}))), 10,
             "RetainApply | F/Deleting | F/Deleting | F/Deleting | F/NoFailure | Deleting T/RetainingVPC | wake 1800"),
-        ("a VPC that was given up for an existing one is not", Scene::new().deleting().capt_cluster(existing.clone()).apply(ready(json!({"vpc_id": "vpc-1"}))), 0,
+        ("a VPC that was given up for an existing one is not", Scene::new().deleting().capt_cluster(existing.clone()).apply(ready(json!({"vpc_id": "vpc-1"}))), 10,
             "DeleteApply | F/Deleting | F/Deleting | F/Deleting | F/NoFailure | Deleting T/WaitingForWorkspace | wake 1800"),
-        ("the hold is released", Scene::new().deleting().apply(deleted(true)), 0,
+        ("the hold is released", Scene::new().deleting().apply(deleted(true)), 10,
             "ReleaseHold | F/Deleting | F/Deleting | F/Deleting | F/NoFailure | Deleting T/WaitingForWorkspace | wake 1800"),
-        ("Terraform destroys", Scene::new().deleting().apply(deleted(false)), 0,
+        ("Terraform destroys", Scene::new().deleting().apply(deleted(false)), 10,
             "- | F/Deleting | F/Deleting | F/Deleting | F/NoFailure | Deleting T/WaitingForWorkspace | wake 1800"),
-        ("Terraform fails to destroy", Scene::new().deleting().apply(destroying("DestroyFailed")), 0,
+        ("Terraform fails to destroy", Scene::new().deleting().apply(destroying("DestroyFailed")), 10,
             "- | F/Deleting | F/Deleting | F/Deleting | F/NoFailure | Deleting T/DestroyFailed | wake 1800"),
-        ("a lock is in the way", Scene::new().deleting().apply(destroying("StateLocked")), 0,
+        ("a lock is in the way", Scene::new().deleting().apply(destroying("StateLocked")), 10,
             "- | F/Deleting | F/Deleting | F/Deleting | F/NoFailure | Deleting T/StateLocked | wake 1800"),
-        ("a cut-off create is in the way", Scene::new().deleting().apply(destroying("CreateInterrupted")), 0,
+        ("a cut-off create is in the way", Scene::new().deleting().apply(destroying("CreateInterrupted")), 10,
             "- | F/Deleting | F/Deleting | F/Deleting | F/NoFailure | Deleting T/CreateInterrupted | wake 1800"),
         ("the deletion takes too long", Scene::new().deleting().apply(destroying("DestroyFailed")), 1800,
             "- | F/Deleting | F/Deleting | F/Deleting | F/NoFailure | Deleting T/DeletionTimeout"),
         ("the deletion takes too long, and goes on", Scene::new().deleting().apply(deleted(true)), 1800,
             "ReleaseHold | F/Deleting | F/Deleting | F/Deleting | F/NoFailure | Deleting T/DeletionTimeout"),
-        ("the apply cannot be read: it is not taken for gone", Scene::new().deleting().with(|seen| seen.apply = Apply::Unreadable("odd".into())), 0,
+        ("the apply cannot be read: it is not taken for gone", Scene::new().deleting().with(|seen| seen.apply = Apply::Unreadable("odd".into())), 10,
             "- | F/Deleting | F/Deleting | F/Deleting | F/NoFailure | Deleting T/WaitingForWorkspace | wake 1800"),
-        ("it is not allowed to look: nothing is taken for gone", Scene::new().deleting().with(|seen| seen.trouble = Some(trouble(How::Forbidden))), 0,
+        ("it is not allowed to look: nothing is taken for gone", Scene::new().deleting().with(|seen| seen.trouble = Some(trouble(How::Forbidden))), 10,
             "- | F/Deleting | F/Deleting | F/Deleting | F/NoFailure | Deleting T/WaitingForWorkspace | wake 1800"),
-        ("the apply is somebody else's all of a sudden", Scene::new().deleting().apply(json!({})).with(|seen| seen.trouble = Some(trouble(How::Conflict))), 0,
+        ("the apply is somebody else's all of a sudden", Scene::new().deleting().apply(json!({})).with(|seen| seen.trouble = Some(trouble(How::Conflict))), 10,
             "- | F/Deleting | F/Deleting | F/Deleting | F/NoFailure | Deleting T/OwnershipConflict | wake 1800"),
+        ("an apply under another name is not forgotten", Scene::new().deleting().with(|seen| seen.astray = Some("mine".into())), 10,
+            "- | F/Deleting | F/Deleting | F/Deleting | F/NoFailure | Deleting T/WaitingForWorkspace | wake 1800"),
+        ("the credentials are gone", Scene::new().deleting().apply(destroying("CredentialsMissing")), 10,
+            "- | F/Deleting | F/Deleting | F/Deleting | F/NoFailure | Deleting T/CredentialsMissing | wake 1800"),
+        ("the ProviderConfig is gone", Scene::new().deleting().apply(destroying("ProviderConfigMissing")), 10,
+            "- | F/Deleting | F/Deleting | F/Deleting | F/NoFailure | Deleting T/ProviderConfigMissing | wake 1800"),
+        ("the apply's own deadline passed, and Terraform fails", Scene::new().deleting().apply({ let mut late = destroying("DeletionTimeout"); merge(&mut late, json!({"status": {"lastFailureMessage": "m"}})); late }), 10,
+            "- | F/Deleting | F/Deleting | F/Deleting | F/NoFailure | Deleting T/DestroyFailed | wake 1800"),
+        ("the apply's own deadline passed, and nothing fails", Scene::new().deleting().apply(destroying("DeletionTimeout")), 10,
+            "- | F/Deleting | F/Deleting | F/Deleting | F/NoFailure | Deleting T/WaitingForWorkspace | wake 1800"),
+        ("what the apply says while all is well is its own business", Scene::new().deleting().apply(destroying("Held")), 10,
+            "- | F/Deleting | F/Deleting | F/Deleting | F/NoFailure | Deleting T/WaitingForWorkspace | wake 1800"),
+        // Deletion, in its first moments: told when it lasts, unless it is a trouble.
+        ("a control plane is left, for a moment", Scene::new().deleting().apply(json!({})).with(|seen| seen.control_planes = vec!["cp".into()]), 4,
+            "- | no report | wake 5"),
+        ("the apply is deleted at once", Scene::new().deleting().apply(json!({})), 4,
+            "DeleteApply | no report | wake 5"),
+        ("the hold is released at once", Scene::new().deleting().apply(deleted(true)), 4,
+            "ReleaseHold | no report | wake 5"),
+        ("Terraform destroys, for a moment", Scene::new().deleting().apply(deleted(false)), 4,
+            "- | no report | wake 5"),
+        ("the VPC is let go of, for a moment", Scene::new().deleting().capt_cluster(json!({"spec": {"retainVpcOnDelete": true}})).apply(json!({})), 4,
+            "RetainApply | no report | wake 5"),
+        ("a control plane was waited for, and then the apply is deleted", Scene::new().deleting().capt_cluster(json!({"status": {"conditions": [condition("Deleting", "True", "WaitingForControlPlane", "m")]}})).apply(json!({"metadata": {"deletionTimestamp": at(60).to_string()}})), 62,
+            "ReleaseHold | no report | wake 65"),
+        ("a pause is over", Scene::new().deleting().capt_cluster(json!({"status": {"conditions": [condition("Paused", "True", "Paused", "m")]}})).apply(deleted(false)), 4,
+            "- | F/Deleting | F/Deleting | F/Deleting | F/NoFailure | Deleting T/WaitingForWorkspace | wake 1804"),
+        ("Terraform fails to destroy at once", Scene::new().deleting().apply(destroying("DestroyFailed")), 0,
+            "- | F/Deleting | F/Deleting | F/Deleting | F/NoFailure | Deleting T/DestroyFailed | wake 1800"),
+        ("a short deadline comes before the silence ends", Scene::new().deleting().apply(deleted(false)).with(|seen| seen.settings.deletion_timeout = SignedDuration::from_secs(3)), 2,
+            "- | no report | wake 3"),
+        ("a short deadline breaks the silence", Scene::new().deleting().apply(deleted(false)).with(|seen| seen.settings.deletion_timeout = SignedDuration::from_secs(3)), 3,
+            "- | F/Deleting | F/Deleting | F/Deleting | F/NoFailure | Deleting T/DeletionTimeout"),
         ("all gone", Scene::new().deleting(), 0, "RemoveFinalizer | no report"),
         ("all gone, somebody else took the name", Scene::new().deleting().with(|seen| seen.apply = Apply::Foreign { deleting: false }), 0,
             "RemoveFinalizer | no report"),
@@ -458,7 +539,7 @@ fn what_is_known_of_the_network_outlasts_a_change() {
         .capt_cluster(known)
         .deleting()
         .apply(deleted(true));
-    let status = plan(&going.0, at(0)).status.unwrap();
+    let status = plan(&going.0, at(10)).status.unwrap();
     assert_eq!((status.ready, status.vpc_id.as_deref()), (Some(true), Some("vpc-1")));
 }
 
@@ -497,7 +578,7 @@ fn messages_name_what_is_waited_for_and_what_to_do() {
         ),
     ];
     for (scene, type_, words) in rows {
-        let message = message(&plan(&scene.0, at(0)), type_);
+        let message = message(&plan(&scene.0, at(10)), type_);
         assert!(words.iter().all(|word| message.contains(word)), "{message}");
     }
 }
@@ -596,4 +677,51 @@ fn a_paused_object_keeps_its_status() {
     without.conditions.clear();
     assert_eq!(without, known);
     assert_eq!(status.conditions.len(), 1);
+}
+
+/// While all is well the words of others are theirs; only their troubles are repeated.
+#[test]
+fn what_changes_elsewhere_while_all_is_well_changes_nothing_here() {
+    let told = |scene: Scene, second| plan(&scene.0, at(second)).status.unwrap();
+    for reason in ["WaitingForProvider", "Applying"] {
+        let say = |message: &str| Scene::new().apply(says("False", reason, message, json!({})));
+        assert_eq!(told(say("one"), 10), told(say("two"), 10), "{reason}");
+    }
+    let say = |message: &str| {
+        let mut apply = deleted(false);
+        let deleting = condition("Deleting", "True", "WaitingForWorkspace", message);
+        merge(
+            &mut apply,
+            json!({"status": {"conditions": [deleting], "workspaceName": message}}),
+        );
+        Scene::new().deleting().apply(apply)
+    };
+    assert_eq!(told(say("one"), 10), told(say("two"), 10));
+    let failing = |message: &str| Scene::new().apply(says("False", "TerraformFailed", message, json!({})));
+    assert_ne!(told(failing("one"), 10), told(failing("two"), 10));
+
+    // A change is told when it is wished for, and not again when it has reached the apply.
+    let changed = json!({"spec": {"variables": {"cidr": "10.1.0.0/16"}}});
+    let wished = Scene::new().ready_before().capt_cluster(changed.clone());
+    let mut reached = outdated();
+    merge(&mut reached, changed);
+    let ready = says("True", "Available", "", json!({"vpc_id": "vpc-1"}));
+    assert_eq!(told(wished.apply(ready), 10), {
+        let wished = Scene::new().ready_before();
+        told(
+            wished
+                .capt_cluster(json!({"spec": {"variables": {"cidr": "10.1.0.0/16"}}}))
+                .apply(reached),
+            10,
+        )
+    });
+
+    // A Cluster that goes loses its endpoint on the way.
+    let gone = json!({"metadata": {"deletionTimestamp": at(0).to_string(), "finalizers": ["x"]}});
+    let scene = Scene::new()
+        .ready_before()
+        .capt_cluster(json!({"status": {"endpoint": "a:443"}}))
+        .cluster(gone)
+        .apply(says("True", "Available", "", json!({"vpc_id": "vpc-1"})));
+    assert_eq!(told(scene, 10).endpoint.as_deref(), Some("a:443"));
 }

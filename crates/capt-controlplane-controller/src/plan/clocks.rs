@@ -119,7 +119,8 @@ pub(super) fn run(seen: &Observed, running: &[Wait], begin: Timestamp, now: Time
     clocks
 }
 
-fn earlier(wake: Wake, deadline: Timestamp) -> Wake {
+/// The wake-up that comes first.
+pub(super) fn earlier(wake: Wake, deadline: Timestamp) -> Wake {
     match wake {
         Wake::At(other) => Wake::At(other.min(deadline)),
         Wake::OnEvent => Wake::At(deadline),

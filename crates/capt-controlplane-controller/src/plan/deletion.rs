@@ -6,11 +6,13 @@ use capt_api::WorkspaceTemplateApply;
 use capt_api::conditions::control_plane::{Deleting, Ready};
 use capt_api::conditions::{self, Reason, Status, workspace_apply};
 use capt_api::names::finalizer;
+use capt_api::reasons::{self, Weight};
 use capt_runtime::apply::is_ours;
 use capt_runtime::cache::Found;
 use jiff::Timestamp;
 
-use super::{Plan, Step, status};
+use super::status::{self, Departure};
+use super::{Plan, Step};
 use crate::eks_apply;
 use crate::observe::{Live, Look, Observed};
 
@@ -25,60 +27,75 @@ pub(super) fn plan(seen: &Observed, now: Timestamp) -> Plan {
     if !FINALIZERS.iter().any(|name| seen.has_finalizer(name)) {
         return Plan::leave_alone();
     }
-    let (mut step, mut reason, mut message) = next(seen);
+    let (mut step, mut departure) = next(seen, begun.0);
     if let Some(refused) = &seen.refused {
         step = Step::Nothing;
-        message.clone_from(&refused.message);
+        departure.message.clone_from(&refused.message);
+        departure.since = None;
         if refused.reason == Some(Ready::OwnershipConflict) {
-            reason = Deleting::OwnershipConflict;
+            departure.reason = Deleting::OwnershipConflict;
         }
     }
-    let (status, wake) = status::of_deletion(seen, begun.0, reason, message, now);
-    Plan {
-        step,
-        status: Some(status),
-        wake,
-    }
+    let (status, wake) = status::of_deletion(seen, begun.0, departure, now);
+    Plan { step, status, wake }
 }
 
-fn next(seen: &Observed) -> (Step, Deleting, String) {
+fn next(seen: &Observed, begun: Timestamp) -> (Step, Departure) {
+    // The two others need no more than a few requests.
+    let cleanup = |reason, message: &str| {
+        let departure = Departure {
+            reason,
+            message: message.into(),
+            since: Some(begun),
+        };
+        (Step::Nothing, departure)
+    };
     if seen.has_finalizer(finalizer::CAPT_ENDPOINT) {
-        return (
-            Step::Nothing,
+        return cleanup(
             Deleting::WaitingForEndpointCleanup,
-            "waiting for capt-endpoint to clear the Cluster's endpoint".into(),
+            "waiting for capt-endpoint to clear the Cluster's endpoint",
         );
     }
     if seen.has_finalizer(finalizer::CAPT_SECRETS) {
-        return (
-            Step::Nothing,
+        return cleanup(
             Deleting::WaitingForSecretCleanup,
-            "waiting for capt-secrets to remove the copies of kubeconfig and CA".into(),
+            "waiting for capt-secrets to remove the copies of kubeconfig and CA",
         );
     }
     let name = eks_apply::name(&seen.control_plane.metadata);
-    let waiting = |step: Step, what: &str| {
-        (
-            step,
-            Deleting::WaitingForWorkspace,
-            format!("waiting for WorkspaceTemplateApply {name} to go{what}"),
-        )
+    let waiting = |step: Step, reason: Option<Deleting>, what: &str| {
+        let departure = Departure {
+            reason: reason.unwrap_or(Deleting::WaitingForWorkspace),
+            message: format!("waiting for WorkspaceTemplateApply {name} to go{what}"),
+            since: None,
+        };
+        (step, departure)
     };
     match &seen.apply {
-        Found::Present(apply) if !is_ours(&apply.metadata, seen.uid()) => waiting(let_go(seen), ""),
-        Found::Present(apply) if apply.metadata.deletion_timestamp.is_none() => waiting(Step::DeleteApply, ""),
-        Found::Present(apply) if is_held(apply) => waiting(Step::ReleaseApply, ""),
-        Found::Present(apply) => {
-            let (reason, message) = destroying(apply);
-            let (step, otherwise, generic) = waiting(Step::Nothing, "");
-            (
-                step,
-                reason.unwrap_or(otherwise),
-                message.map_or(generic.clone(), |message| format!("{generic}: {message}")),
-            )
+        Found::Present(apply) if !is_ours(&apply.metadata, seen.uid()) => waiting(let_go(seen), None, ""),
+        Found::Present(apply) if apply.metadata.deletion_timestamp.is_none() => {
+            waiting(destroy(seen, Step::DeleteApply), None, "")
         }
-        Found::Unreadable(why) => waiting(Step::Nothing, &format!("; it cannot be read: {why}")),
-        Found::Absent => waiting(let_go(seen), ""),
+        Found::Present(apply) if is_held(apply) => waiting(destroy(seen, Step::ReleaseApply), None, ""),
+        Found::Present(apply) => match obstacle(apply) {
+            Some((reason, "")) => waiting(Step::Nothing, reason, ""),
+            Some((reason, message)) => waiting(Step::Nothing, reason, &format!(": {message}")),
+            None => waiting(Step::Nothing, None, ""),
+        },
+        Found::Unreadable(why) => waiting(Step::Nothing, None, &format!("; it cannot be read: {why}")),
+        Found::Absent => waiting(let_go(seen), None, ""),
+    }
+}
+
+/// A step from which there is no way back. A pause that the caches do not show yet must be able to stop it.
+fn destroy(seen: &Observed, step: Step) -> Step {
+    match &seen.live {
+        Some(Live::Destroy {
+            control_plane: Some(live),
+            ..
+        }) if live.metadata.uid.as_deref() == Some(seen.uid()) => step,
+        Some(_) => Step::Nothing,
+        None => Step::Look(Look::Destroy),
     }
 }
 
@@ -103,31 +120,21 @@ fn is_held(apply: &WorkspaceTemplateApply) -> bool {
         .any(|name| name == finalizer::CAPT_CONTROL_PLANE_HOLD)
 }
 
-/// What the apply says about its own end.
-fn destroying(apply: &WorkspaceTemplateApply) -> (Option<Deleting>, Option<String>) {
+/// What keeps the apply from going, in its own words. While Terraform destroys as it should there is nothing to repeat.
+fn obstacle(apply: &WorkspaceTemplateApply) -> Option<(Option<Deleting>, &str)> {
     use workspace_apply::Deleting as Apply;
     let conditions = apply.status.as_ref().map_or(&[][..], |status| &status.conditions);
-    let Some(condition) =
-        conditions::find(conditions, Apply::TYPE).filter(|condition| condition.status == Status::True.as_str())
-    else {
-        return (None, None);
+    let condition =
+        conditions::find(conditions, Apply::TYPE).filter(|condition| condition.status == Status::True.as_str())?;
+    let word = condition.reason.as_str();
+    let reason = match reasons::meaning(word).map(|meaning| meaning.weight) {
+        Some(Weight::Fine | Weight::Passing) if word != Apply::Paused.as_str() => return None,
+        // Whatever Terraform fails with is a destroy that fails.
+        Some(Weight::Trouble) => super::named(word).or(Some(Deleting::DestroyFailed)),
+        // Somebody has paused the apply alone; or a later version knows more than this one.
+        Some(Weight::Fine | Weight::Passing) | None => None,
     };
-    let known = Apply::ALL.iter().find(|reason| reason.as_str() == condition.reason);
-    let reason = known.and_then(|reason| match reason {
-        Apply::DestroyFailed => Some(Deleting::DestroyFailed),
-        Apply::CreateInterrupted => Some(Deleting::CreateInterrupted),
-        Apply::StateLocked => Some(Deleting::StateLocked),
-        Apply::OwnershipConflict => Some(Deleting::OwnershipConflict),
-        Apply::NotDeleting
-        | Apply::Held
-        | Apply::WaitingForWorkspace
-        | Apply::Retaining
-        | Apply::Abandoning
-        | Apply::DeletionTimeout
-        | Apply::Paused => None,
-    });
-    (
-        reason,
-        Some(condition.message.clone()).filter(|message| !message.is_empty()),
-    )
+    // Its clock and this object's are not the same.
+    let reason = reason.filter(|reason| *reason != Deleting::DeletionTimeout);
+    Some((reason, &condition.message))
 }

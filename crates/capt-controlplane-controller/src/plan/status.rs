@@ -11,12 +11,15 @@ use capt_api::conditions::{self, Reason, State, workspace_apply};
 use capt_api::controlplane::{
     CaptControlPlaneStatus, ControlPlaneInitialization, EksTemplateStatus, Phase, RunningVersion, WorkspaceStatus,
 };
+use capt_api::reasons::{self, Weight};
 use capt_runtime::apply::is_ours;
 use capt_runtime::cache::Found;
-use capt_runtime::controller::Wake;
+use capt_runtime::controller::{SETTLE, Wake};
 use jiff::Timestamp;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 
 use super::clocks::{self, Wait};
+use super::named;
 use crate::eks_apply;
 use crate::observe::Observed;
 
@@ -27,6 +30,9 @@ pub(super) struct Situation {
     pub(super) message: String,
     /// What is being waited for, with a deadline.
     pub(super) waits: &'static [Wait],
+    /// When a stage began that usually passes within moments, and is told only when it lasts. `None` for what is told at
+    /// once.
+    pub(super) since: Option<Timestamp>,
 }
 
 impl Situation {
@@ -35,12 +41,18 @@ impl Situation {
             reason,
             message: message.into(),
             waits,
+            since: None,
         }
     }
 
     /// Nothing runs against a clock: somebody else has to act first.
     pub(super) fn standing(reason: Ready, message: impl Into<String>) -> Self {
         Self::new(reason, message, &[])
+    }
+
+    /// A stage that began at `since` and usually passes within moments.
+    pub(super) fn settling(self, since: Option<Timestamp>) -> Self {
+        Self { since, ..self }
     }
 }
 
@@ -52,9 +64,15 @@ pub(super) fn was_available(seen: &Observed) -> bool {
         .is_some_and(|status| status.ready == Some(true))
 }
 
-/// The status of a control plane that is to be there.
-pub(super) fn of(seen: &Observed, situation: Situation, now: Timestamp) -> (CaptControlPlaneStatus, Wake) {
+/// The status of a control plane that is to be there; `None` while the stage it is in may still pass by itself.
+pub(super) fn of(seen: &Observed, situation: Situation, now: Timestamp) -> (Option<CaptControlPlaneStatus>, Wake) {
     let clocks = clocks::run(seen, situation.waits, now, now);
+    if clocks.expired.is_none()
+        && is_passing(seen)
+        && let Some(settled) = still_settling(situation.since, now)
+    {
+        return (None, clocks::earlier(clocks.wake, settled));
+    }
     let Situation { reason, message, .. } = match clocks.expired {
         Some(wait) => overdue(wait, situation),
         None => situation,
@@ -102,28 +120,51 @@ pub(super) fn of(seen: &Observed, situation: Situation, now: Timestamp) -> (Capt
     status.failure_reason = terminal.map(|reason| reason.as_str().to_owned());
     status.failure_message = terminal.map(|_| conditions::bounded(&message));
     status.waiting_since = clocks.since;
+    follow_apply(seen, &mut status);
     complete(seen, &mut status, &report, now);
-    (status, clocks.wake)
+    (Some(status), clocks.wake)
 }
 
-/// The status of a control plane that is being deleted. What was true of the running cluster is left as it was, but for
-/// Available: endpoint and kubeconfig are being taken away.
+/// Where a deletion stands.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Departure {
+    pub(super) reason: Deleting,
+    pub(super) message: String,
+    /// As in [`Situation`].
+    pub(super) since: Option<Timestamp>,
+}
+
+/// The status of a control plane that is being deleted; `None` while the stage it is in may still pass by itself. What was
+/// true of the running cluster is left as it was, but for Available: endpoint and kubeconfig are being taken away. What the
+/// apply says meanwhile is left to the apply: repeating each of its steps here would tell users nothing new.
 pub(super) fn of_deletion(
     seen: &Observed,
     begun: Timestamp,
-    reason: Deleting,
-    message: String,
+    departure: Departure,
     now: Timestamp,
-) -> (CaptControlPlaneStatus, Wake) {
-    let begin = if clocks::resumed(seen) { now } else { begun };
-    let clocks = clocks::run(seen, &[Wait::Deletion], begin, now);
+) -> (Option<CaptControlPlaneStatus>, Wake) {
+    let resumed = clocks::resumed(seen);
+    let clocks = clocks::run(seen, &[Wait::Deletion], if resumed { now } else { begun }, now);
+    if clocks.expired.is_none()
+        && !resumed
+        && let Some(settled) = still_settling(departure.since, now)
+    {
+        return (None, clocks::earlier(clocks.wake, settled));
+    }
+    let Departure { reason, message, .. } = departure;
     let (reason, message) = match clocks.expired {
         Some(wait) => (Deleting::DeletionTimeout, passed(wait, &message)),
         None => (reason, message),
     };
     const GOING: &str = "the control plane is being deleted";
+    // Cluster API shows this one on the Cluster's own line.
+    let ready = if reasons::is_trouble(reason.as_str()) {
+        format!("{GOING}: {message}")
+    } else {
+        GOING.to_owned()
+    };
     let report = ControlPlaneReport {
-        ready: Some(State::no(Ready::Deleting, GOING)),
+        ready: Some(State::no(Ready::Deleting, ready)),
         available: Some(State::no(Available::Deleting, GOING)),
         initialized: Some(initialization(was_initialized(seen))),
         creating: Some(State::no(Creating::Deleting, GOING)),
@@ -137,7 +178,7 @@ pub(super) fn of_deletion(
     status.failure_message = None;
     status.waiting_since = clocks.since;
     complete(seen, &mut status, &report, now);
-    (status, clocks.wake)
+    (Some(status), clocks.wake)
 }
 
 /// The status of a paused control plane: as it stands, with the pause.
@@ -154,6 +195,27 @@ pub(super) fn paused(seen: &Observed, now: Timestamp) -> CaptControlPlaneStatus 
     status
 }
 
+/// The moment until which a stage that began at `since` may pass untold. Times that others wrote may be a little ahead of
+/// our clock; one that is far ahead must not silence us for long.
+fn still_settling(since: Option<Timestamp>, now: Timestamp) -> Option<Timestamp> {
+    let settled = since?.checked_add(SETTLE).ok()?;
+    let left = settled.duration_since(now);
+    (left.is_positive() && left <= SETTLE * 2).then_some(settled)
+}
+
+/// Whether what stands in the status is itself a stage that passes, or nothing at all. Only then may it stand in for the
+/// next one a little longer: the end of readiness, of trouble and of a pause is told at once.
+fn is_passing(seen: &Observed) -> bool {
+    let Some(status) = &seen.control_plane.status else {
+        return true;
+    };
+    let passes =
+        |ready: &Condition| reasons::meaning(&ready.reason).is_some_and(|meaning| meaning.weight == Weight::Passing);
+    !clocks::resumed(seen)
+        && status.failure_reason.is_none()
+        && conditions::find(&status.conditions, Ready::TYPE).is_none_or(passes)
+}
+
 /// What stands in the fields of this controller now.
 fn kept(seen: &Observed) -> CaptControlPlaneStatus {
     CaptControlPlaneStatus {
@@ -165,8 +227,8 @@ fn kept(seen: &Observed) -> CaptControlPlaneStatus {
     }
 }
 
-/// The fields that follow from the apply and the object, whatever else happens.
-fn complete(seen: &Observed, status: &mut CaptControlPlaneStatus, report: &ControlPlaneReport, now: Timestamp) {
+/// The fields that repeat what the apply says.
+fn follow_apply(seen: &Observed, status: &mut CaptControlPlaneStatus) {
     let apply = our_apply(seen);
     if let Some(apply) = apply.filter(|apply| apply.is_ready())
         && eks_apply::runs(&apply.spec, &seen.control_plane.spec.version)
@@ -180,18 +242,18 @@ fn complete(seen: &Observed, status: &mut CaptControlPlaneStatus, report: &Contr
             version: version.clone(),
         })
         .collect();
-    status.external_managed_control_plane = Some(true);
     status.workspace_template_status = apply.map(template_status);
     status.workspace_status = apply.map(workspace_status);
+}
+
+/// The fields that are set whatever happens.
+fn complete(seen: &Observed, status: &mut CaptControlPlaneStatus, report: &ControlPlaneReport, now: Timestamp) {
+    status.external_managed_control_plane = Some(true);
     status.observed_generation = Some(seen.generation());
     status.conditions = merged(seen, report, now);
 }
 
-fn merged(
-    seen: &Observed,
-    report: &ControlPlaneReport,
-    now: Timestamp,
-) -> Vec<k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition> {
+fn merged(seen: &Observed, report: &ControlPlaneReport, now: Timestamp) -> Vec<Condition> {
     let before = seen
         .control_plane
         .status
@@ -255,8 +317,7 @@ fn word(reason: &str) -> String {
 fn overdue(wait: Wait, situation: Situation) -> Situation {
     let reason = match wait {
         Wait::Vpc => Ready::VpcReadyTimeout,
-        Wait::ControlPlane => Ready::ControlPlaneTimeout,
-        Wait::Workspace => Ready::WorkspaceTimeout,
+        Wait::ControlPlane | Wait::Workspace => Ready::ControlPlaneTimeout,
         Wait::Secret => Ready::SecretTimeout,
         Wait::Deletion => return situation,
     };
@@ -271,61 +332,27 @@ fn passed(wait: Wait, message: &str) -> String {
     format!("{} has passed: {message}", wait.limit_name())
 }
 
-/// The reason of Failed, for what waiting alone does not mend.
+/// The reason of Failed, for what waiting alone does not mend: the same word.
 fn failed(reason: Ready) -> Option<Failed> {
-    Some(match reason {
-        Ready::TerraformFailed => Failed::TerraformFailed,
-        Ready::InvalidSpec => Failed::InvalidSpec,
-        Ready::InvalidTemplate => Failed::InvalidTemplate,
-        Ready::UnsafeVariable => Failed::UnsafeVariable,
-        Ready::UnresolvedVariable => Failed::UnresolvedVariable,
-        Ready::CrossNamespaceTemplate => Failed::CrossNamespaceTemplate,
-        Ready::AdmissionDenied => Failed::AdmissionDenied,
-        Ready::CreateInterrupted => Failed::CreateInterrupted,
-        Ready::StateLocked => Failed::StateLocked,
-        Ready::ControlPlaneTimeout => Failed::ControlPlaneTimeout,
-        Ready::VpcReadyTimeout => Failed::VpcReadyTimeout,
-        Ready::SecretTimeout => Failed::SecretTimeout,
-        Ready::WorkspaceTimeout => Failed::WorkspaceTimeout,
-        Ready::EndpointInvalid => Failed::EndpointInvalid,
-        Ready::SecretsFailed => Failed::SecretsFailed,
-        Ready::OwnershipConflict => Failed::OwnershipConflict,
-        Ready::ControlPlaneReady
-        | Ready::WaitingForCluster
-        | Ready::WaitingForVpc
-        | Ready::WaitingForTemplate
-        | Ready::WaitingForProvider
-        | Ready::WaitingForEndpoint
-        | Ready::WaitingForSecrets
-        | Ready::Creating
-        | Ready::Updating
-        | Ready::ApplyDeleted
-        | Ready::NamespaceTerminating
-        | Ready::Deleting => return None,
-    })
+    named(reason.as_str())
 }
 
-/// Whether only a change by somebody helps. Terraform's own errors are retried by its provider until the deadline.
+/// Whether only a change by somebody helps. Terraform's own errors are retried by its provider until the deadline, and what
+/// the two other controllers complain of is looked at again by them.
 fn is_terminal(failed: Failed) -> bool {
-    match failed {
-        Failed::NoFailure
-        | Failed::TerraformFailed
-        | Failed::CreateInterrupted
-        | Failed::StateLocked
-        | Failed::EndpointInvalid
-        | Failed::SecretsFailed => false,
+    matches!(
+        failed,
         Failed::InvalidSpec
-        | Failed::InvalidTemplate
-        | Failed::UnsafeVariable
-        | Failed::UnresolvedVariable
-        | Failed::CrossNamespaceTemplate
-        | Failed::AdmissionDenied
-        | Failed::ControlPlaneTimeout
-        | Failed::VpcReadyTimeout
-        | Failed::SecretTimeout
-        | Failed::WorkspaceTimeout
-        | Failed::OwnershipConflict => true,
-    }
+            | Failed::InvalidTemplate
+            | Failed::UnsafeVariable
+            | Failed::UnresolvedVariable
+            | Failed::CrossNamespaceTemplate
+            | Failed::AdmissionDenied
+            | Failed::ControlPlaneTimeout
+            | Failed::VpcReadyTimeout
+            | Failed::SecretTimeout
+            | Failed::OwnershipConflict
+    )
 }
 
 /// What the creation is at.

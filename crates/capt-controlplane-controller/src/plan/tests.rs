@@ -1,16 +1,19 @@
 //! The rows: each transition of a control plane, from a world of plain objects to the step and the report.
 
+mod budget;
 mod crash;
 mod properties;
+mod walk;
 mod world;
 
 use capt_api::controlplane::CaptControlPlaneStatus;
+use capt_runtime::controller::SETTLE;
 use jiff::SignedDuration;
 use serde_json::{Value, json};
 
 use super::*;
 use crate::observe::Refusal;
-use capt_api::conditions::control_plane::Ready;
+use capt_api::conditions::control_plane::{Failed, Ready};
 use world::{APPLY, CLUSTER, CONTROL_PLANE, INFRASTRUCTURE, VPC_APPLY, World};
 
 /// What happens to a world.
@@ -27,6 +30,13 @@ struct Expected {
     failure: Option<&'static str>,
     available: bool,
 }
+
+const READY: Expected = Expected {
+    ready: "ControlPlaneReady",
+    phase: "Ready",
+    available: true,
+    ..QUIET
+};
 
 const QUIET: Expected = Expected {
     step: "Nothing",
@@ -116,6 +126,29 @@ fn check(what: &str, world: &World, expected: Expected) {
     assert_eq!(status.external_managed_control_plane, Some(true), "{what}");
 }
 
+/// Nothing is said yet of a stage that may pass; if it lasts, it is told.
+#[track_caller]
+fn check_silent(what: &str, world: &World, step: &str) {
+    let plan = world.plan();
+    assert_eq!(plan.status, None, "{what}");
+    assert_eq!(step_name(&plan.step), step, "{what}");
+    let Wake::At(told) = plan.wake else {
+        panic!("{what}: nobody looks again")
+    };
+    assert!(world.now < told && told <= world.now + SETTLE, "{what}: {told}");
+}
+
+/// A step whose own event brings the next pass: nothing else is said.
+#[track_caller]
+fn check_step(what: &str, world: &World, step: &str) {
+    let plan = world.plan();
+    assert_eq!(
+        (step_name(&plan.step).as_str(), plan.status, plan.wake),
+        (step, None, Wake::OnEvent),
+        "{what}"
+    );
+}
+
 #[test]
 fn from_nothing_to_an_apply() {
     let mut world = World::new();
@@ -135,15 +168,168 @@ fn from_nothing_to_an_apply() {
         waiting("Nothing", "WaitingForCluster"),
     );
 
-    let world = World::new();
-    check("first the finalizer", &world, waiting("AddFinalizer", "Creating"));
-
-    let world = World::guarded();
-    check("then the apply", &world, waiting("CreateApply", "Creating"));
+    let mut world = World::new();
+    check_step("first the finalizer", &world, "AddFinalizer");
+    world.set(INFRASTRUCTURE, "/status", json!({}));
+    check_step("also without a network", &world, "AddFinalizer");
 
     let mut world = World::guarded();
+    check_step("then the apply", &world, "CreateApply");
     world.add_apply();
-    check("made, and not looked at", &world, waiting("Nothing", "Creating"));
+    check_silent("made, and not looked at", &world, "Nothing");
+    world.wait_until_settled();
+    check("not looked at for long", &world, waiting("Nothing", "Creating"));
+    world.apply_says("Applying", "words that change");
+    check("Terraform begins", &world, waiting("Nothing", "Creating"));
+}
+
+#[test]
+fn what_usually_passes_within_moments_is_told_when_it_lasts() {
+    let rows: [(&str, &str, Edit); 15] = [
+        ("a new object has no owner", "WaitingForCluster", |world| {
+            world.edit(CONTROL_PLANE, |cp| cp["metadata"]["ownerReferences"] = json!([]))
+        }),
+        ("the Cluster is not in the cache yet", "WaitingForCluster", |world| {
+            world.remove(CLUSTER)
+        }),
+        ("the Cluster names nothing yet", "WaitingForCluster", |world| {
+            world.set(CLUSTER, "/spec/controlPlaneRef", Value::Null)
+        }),
+        ("a Cluster that was never built goes", "WaitingForCluster", |world| {
+            world.delete(CLUSTER)
+        }),
+        ("the Cluster names no network yet", "WaitingForVPC", |world| {
+            world.set(CLUSTER, "/spec/infrastructureRef", Value::Null)
+        }),
+        ("the network comes after the control plane", "WaitingForVPC", |world| {
+            world.remove(INFRASTRUCTURE)
+        }),
+        ("the network has no owner yet", "WaitingForVPC", |world| {
+            world.set(INFRASTRUCTURE, "/metadata/ownerReferences", json!([]))
+        }),
+        ("the network has just begun", "WaitingForVPC", |world| {
+            world.set(INFRASTRUCTURE, "/status", json!({}))
+        }),
+        ("the VPC's apply is late in the cache", "WaitingForVPC", |world| {
+            world.remove(VPC_APPLY);
+            let mut ready = world::condition("Ready", "True", "VPCCreated", "", 1);
+            ready["lastTransitionTime"] = json!(world.now.to_string());
+            world.set(INFRASTRUCTURE, "/status/conditions", json!([ready]));
+        }),
+        ("the apply was just made", "Creating", |world| world.add_apply()),
+        ("the apply waits for its template", "WaitingForTemplate", |world| {
+            apply_waits(world, "WaitingForTemplate")
+        }),
+        ("the apply waits for something else", "Creating", |world| {
+            apply_waits(world, "WaitingForInputs")
+        }),
+        ("the provider has not looked at it", "WaitingForProvider", |world| {
+            world.add_apply();
+            world.apply_says("WaitingForProvider", "queueing");
+        }),
+        ("the endpoint is on its way", "WaitingForEndpoint", |world| {
+            world.add_apply();
+            world.apply_ready();
+            world.say("EndpointReady", "False", "WaitingForWorkspace", "waiting");
+        }),
+        ("the kubeconfig is on its way", "WaitingForSecrets", |world| {
+            world.add_apply();
+            world.apply_ready();
+            world.wait_minutes(1);
+            world.say("EndpointReady", "True", "EndpointPublished", "");
+            world.say("SecretsReady", "False", "ValidatingSecret", "");
+        }),
+    ];
+    for (what, reason, edit) in rows {
+        let mut world = World::guarded();
+        let now = json!(world.now.to_string());
+        world.set(CONTROL_PLANE, "/metadata/creationTimestamp", now);
+        edit(&mut world);
+        check_silent(what, &world, "Nothing");
+        let mut standing = world.clone();
+
+        world.wait_until_settled();
+        check(what, &world, waiting("Nothing", reason));
+
+        // Another stage that passes may stand meanwhile; what does not pass may not.
+        let said = |reason| json!({"conditions": [world::condition("Ready", "False", reason, "words", 1)]});
+        let others = standing.status()["conditions"].as_array().cloned().unwrap_or_default();
+        for (word, silent) in [("Creating", true), ("TerraformFailed", false), ("ApplyDeleted", false)] {
+            let mut status = said(word);
+            status["conditions"].as_array_mut().unwrap().extend(others.clone());
+            standing.set(CONTROL_PLANE, "/status", status);
+            if silent {
+                check_silent(what, &standing, "Nothing");
+            } else {
+                check(what, &standing, waiting("Nothing", reason));
+            }
+        }
+    }
+}
+
+/// The apply waits, from now on.
+fn apply_waits(world: &mut World, reason: &str) {
+    world.add_apply();
+    world.apply_says("NotApplied", "not applied");
+    let mut waiting = world::condition("Waiting", "True", reason, "WorkspaceTemplate eks does not exist", 1);
+    waiting["lastTransitionTime"] = json!(world.now.to_string());
+    world.edit(APPLY, |apply| {
+        apply["status"]["conditions"].as_array_mut().unwrap().push(waiting)
+    });
+}
+
+#[test]
+fn trouble_readiness_and_terraform_at_work_are_told_at_once() {
+    let young = || {
+        let mut world = World::young();
+        world.set(
+            CONTROL_PLANE,
+            "/metadata/finalizers",
+            json!(["controlplane.cluster.x-k8s.io/captcontrolplane"]),
+        );
+        world
+    };
+    let mut world = young();
+    world.set(CONTROL_PLANE, "/spec/version", json!("newest"));
+    check("a wish that cannot be carried out", &world, terminal("InvalidSpec"));
+
+    let mut world = young();
+    let failed = world::condition("Ready", "False", "VPCCreationFailed", "no subnets left", 1);
+    world.set(
+        INFRASTRUCTURE,
+        "/status",
+        json!({"ready": false, "conditions": [failed]}),
+    );
+    check("a network in trouble", &world, waiting("Nothing", "WaitingForVPC"));
+
+    let mut world = young();
+    world.add_apply();
+    world.apply_says("TerraformFailed", "quota");
+    check("an error", &world, failing("TerraformFailed"));
+    world.apply_says("Applying", "at work");
+    check("Terraform at work", &world, waiting("Nothing", "Creating"));
+    world.complete();
+    check("readiness", &world, READY);
+
+    // A deadline that passes in the middle of a stage that may pass.
+    let mut world = young();
+    world.add_apply();
+    world.apply_says("Applying", "at work");
+    world.report();
+    world.wait_minutes(30);
+    world.apply_ready();
+    check("a deadline", &world, terminal("ControlPlaneTimeout"));
+}
+
+#[test]
+fn a_clock_that_is_far_ahead_of_ours_silences_nobody() {
+    let mut world = World::guarded();
+    world.set(CLUSTER, "/spec/infrastructureRef", Value::Null);
+    for (ahead, silent) in [(0, true), (5, true), (6, false), (3600, false)] {
+        let created = world.now + SignedDuration::from_secs(ahead);
+        world.set(CONTROL_PLANE, "/metadata/creationTimestamp", json!(created.to_string()));
+        assert_eq!(world.plan().status.is_none(), silent, "{ahead} s");
+    }
 }
 
 #[test]
@@ -203,7 +389,7 @@ fn what_the_cache_does_not_know_yet_stops_a_creation() {
 
 #[test]
 fn the_network_gates_the_creation() {
-    let rows: [(&str, &str, Edit); 9] = [
+    let rows: [(&str, &str, Edit); 11] = [
         ("none named", "names no CAPTCluster", |world| {
             world.set(CLUSTER, "/spec/infrastructureRef/kind", json!("AWSCluster"))
         }),
@@ -216,13 +402,25 @@ fn the_network_gates_the_creation() {
         ("another Cluster's", "does not belong to Cluster demo", |world| {
             world.set(INFRASTRUCTURE, "/metadata/ownerReferences/0/uid", json!("another"));
         }),
-        ("not ready", "not ready: VPCCreating: Terraform is at work", |world| {
+        ("not ready", "waiting for CAPTCluster demo", |world| {
+            let ready = world::condition("Ready", "False", "VPCCreating", "Terraform is at work", 1);
             world.set(
                 INFRASTRUCTURE,
                 "/status",
-                json!({"ready": false, "conditions": [
-                world::condition("Ready", "False", "VPCCreating", "Terraform is at work", 1)]}),
+                json!({"ready": false, "conditions": [ready]}),
             );
+        }),
+        ("in trouble", "not ready: VPCCreationFailed: no subnets left", |world| {
+            let ready = world::condition("Ready", "False", "VPCCreationFailed", "no subnets left", 1);
+            world.set(
+                INFRASTRUCTURE,
+                "/status",
+                json!({"ready": false, "conditions": [ready]}),
+            );
+        }),
+        ("paused alone", "CAPTCluster demo is paused", |world| {
+            let paused = world::condition("Paused", "True", "Paused", "", 1);
+            world.set(INFRASTRUCTURE, "/status", json!({"conditions": [paused]}));
         }),
         ("no ID", "does not say the ID", |world| {
             world.set(INFRASTRUCTURE, "/status", json!({"ready": true}))
@@ -329,21 +527,12 @@ fn a_wish_that_cannot_be_carried_out() {
             "/spec",
             World::ready().get(CONTROL_PLANE)["spec"].clone(),
         );
-        check(
-            path,
-            &world,
-            Expected {
-                ready: "ControlPlaneReady",
-                phase: "Ready",
-                available: true,
-                ..QUIET
-            },
-        );
+        check(path, &world, READY);
     }
     let mut world = World::guarded();
     world.settings.allow_cross_namespace_templates = true;
     world.set(CONTROL_PLANE, "/spec/workspaceTemplateRef/namespace", json!("other"));
-    check("switched on", &world, waiting("CreateApply", "Creating"));
+    check_step("switched on", &world, "CreateApply");
 }
 
 #[test]
@@ -399,6 +588,9 @@ fn what_the_apply_says_is_repeated_in_the_control_planes_own_words() {
             Some(false) => failing(reason),
             Some(true) => terminal(reason),
         };
+        if failed.is_none() {
+            world.wait_until_settled();
+        }
         check(said, &world, expected(reason));
 
         let mut world = World::ready();
@@ -413,18 +605,56 @@ fn what_the_apply_says_is_repeated_in_the_control_planes_own_words() {
 }
 
 #[test]
+fn every_end_that_terraform_comes_to_is_a_failure_that_is_tried_again() {
+    for said in [
+        "ProviderConfigMissing",
+        "CredentialsMissing",
+        "QuotaExceeded",
+        "TerraformTimeout",
+        "InvalidModule",
+    ] {
+        let mut world = World::guarded();
+        world.add_apply();
+        world.apply_says(said, "Terraform's words");
+        check(said, &world, failing(said));
+        assert_eq!(
+            condition(&world.plan().status.unwrap(), "Failed").2,
+            "Terraform's words"
+        );
+
+        let mut world = World::ready();
+        world.delete(CONTROL_PLANE);
+        for name in ["captendpoint", "captsecrets"] {
+            world.drop_finalizer(CONTROL_PLANE, &format!("controlplane.cluster.x-k8s.io/{name}"));
+        }
+        world.delete(APPLY);
+        world.drop_finalizer(APPLY, "controlplane.cluster.x-k8s.io/captcontrolplane-hold");
+        let says = world::condition("Deleting", "True", said, "Terraform's words", 1);
+        world.set(APPLY, "/status/conditions", json!([says]));
+        check_deletion(said, &world, "Nothing", said, "to go: Terraform's words");
+        let ready = world.plan().status.unwrap();
+        assert!(condition(&ready, "Ready").2.contains("Terraform's words"), "it reaches the Cluster's line");
+    }
+}
+
+#[test]
+fn whatever_asks_somebody_to_look_is_a_failure() {
+    for reason in Ready::ALL {
+        // The way back from a deleted apply is the user's to choose; the cluster itself is sound.
+        let asks = capt_api::reasons::is_trouble(reason.as_str()) && *reason != Ready::ApplyDeleted;
+        assert_eq!(named::<Failed>(reason.as_str()).is_some(), asks, "{reason:?}");
+    }
+}
+
+#[test]
 fn what_an_apply_waits_for_is_named() {
     for (waits, reason) in [
         ("WaitingForTemplate", "WaitingForTemplate"),
         ("WaitingForInputs", "Creating"),
     ] {
         let mut world = World::guarded();
-        world.add_apply();
-        world.apply_says("NotApplied", "not applied");
-        let waiting_for = world::condition("Waiting", "True", waits, "WorkspaceTemplate eks does not exist", 1);
-        world.edit(APPLY, |apply| {
-            apply["status"]["conditions"].as_array_mut().unwrap().push(waiting_for)
-        });
+        apply_waits(&mut world, waits);
+        world.wait_until_settled();
         check(waits, &world, waiting("Nothing", reason));
         assert_eq!(
             condition(&world.plan().status.unwrap(), "Ready").2,
@@ -457,31 +687,41 @@ fn endpoint_and_kubeconfig_complete_a_control_plane() {
     let mut world = World::guarded();
     world.add_apply();
     world.apply_ready();
-    check("EKS is there", &world, waiting("Nothing", "WaitingForEndpoint"));
+    check_silent("EKS is there", &world, "Nothing");
+    let mut late = world.clone();
+    late.wait_until_settled();
+    check("no endpoint for long", &late, waiting("Nothing", "WaitingForEndpoint"));
 
+    world.say(
+        "EndpointReady",
+        "False",
+        "EndpointMissing",
+        "no output cluster_endpoint",
+    );
+    check("no endpoint in it", &world, failing("EndpointMissing"));
+    assert_eq!(
+        condition(&world.plan().status.unwrap(), "Ready").2,
+        "no output cluster_endpoint"
+    );
     world.say("EndpointReady", "False", "EndpointInvalid", "no host in it");
     check("a bad endpoint", &world, failing("EndpointInvalid"));
+    assert_eq!(condition(&world.plan().status.unwrap(), "Ready").2, "no host in it");
 
     world.say("EndpointReady", "True", "EndpointPublished", "");
-    check("the endpoint is there", &world, waiting("Nothing", "WaitingForSecrets"));
+    check_silent("the endpoint is there", &world, "Nothing");
+    let mut late = world.clone();
+    late.wait_until_settled();
+    check("no kubeconfig for long", &late, waiting("Nothing", "WaitingForSecrets"));
     for reason in ["Failed", "UnsafeKubeconfig", "OwnershipConflict"] {
         world.say("SecretsReady", "False", reason, "kubeconfig has no server");
         check(reason, &world, failing("SecretsFailed"));
     }
+    world.report();
     world.say("SecretsReady", "False", "ValidatingSecret", "");
-    check("being checked", &world, waiting("Nothing", "WaitingForSecrets"));
+    check("checked again", &world, waiting("Nothing", "WaitingForSecrets"));
 
     world.say("SecretsReady", "True", "Ready", "");
-    check(
-        "complete",
-        &world,
-        Expected {
-            ready: "ControlPlaneReady",
-            phase: "Ready",
-            available: true,
-            ..QUIET
-        },
-    );
+    check("complete", &world, READY);
 }
 
 #[test]
@@ -543,6 +783,7 @@ fn deadlines() {
             }
             let minutes = own.unwrap_or(minutes);
             edit(&mut world);
+            world.wait_until_settled();
             assert_eq!(
                 world.plan().wake,
                 Wake::At(world.now + SignedDuration::from_mins(minutes)),
@@ -569,16 +810,7 @@ fn deadlines() {
             world.report();
             let mut healed = world.clone();
             healed.complete();
-            check(
-                what,
-                &healed,
-                Expected {
-                    ready: "ControlPlaneReady",
-                    phase: "Ready",
-                    available: true,
-                    ..QUIET
-                },
-            );
+            check(what, &healed, READY);
 
             world.set(CONTROL_PLANE, "/metadata/generation", json!(7));
             assert_eq!(
@@ -604,6 +836,7 @@ fn queueing_takes_no_time() {
     let mut world = World::guarded();
     world.add_apply();
     world.apply_says("WaitingForProvider", "queueing");
+    world.wait_until_settled();
     world.report();
     assert_eq!(world.plan().wake, Wake::OnEvent);
     assert_eq!(world.plan().status.unwrap().waiting_since, None);
@@ -662,6 +895,119 @@ fn a_pause_stops_everything_but_its_own_report_and_gives_the_time_back() {
     let plan = world.plan();
     assert_eq!(plan.step, Step::Nothing);
     assert_eq!(condition(&plan.status.unwrap(), "Deleting").1, "Paused");
+}
+
+#[test]
+fn a_pause_that_only_a_live_read_shows_stops_what_cannot_be_undone() {
+    let stops: [(&str, Edit); 3] = [
+        ("the Cluster", |world| world.set(CLUSTER, "/spec/paused", json!(true))),
+        ("the annotation", |world| {
+            world.set(
+                CONTROL_PLANE,
+                "/metadata/annotations",
+                json!({"cluster.x-k8s.io/paused": ""}),
+            )
+        }),
+        ("a move", |world| {
+            world.set(
+                CONTROL_PLANE,
+                "/metadata/annotations",
+                json!({"clusterctl.cluster.x-k8s.io/delete-for-move": ""}),
+            )
+        }),
+    ];
+    let deleting = |held: bool| {
+        let mut world = World::ready();
+        world.delete(CONTROL_PLANE);
+        for name in ["captendpoint", "captsecrets"] {
+            world.drop_finalizer(CONTROL_PLANE, &format!("controlplane.cluster.x-k8s.io/{name}"));
+        }
+        if held {
+            world.delete(APPLY);
+        }
+        world
+    };
+    let superseded = || {
+        let mut world = World::ready();
+        world.set(CLUSTER, "/spec/controlPlaneRef/name", json!("other"));
+        world.delete(CLUSTER);
+        world
+    };
+    for (what, stop) in stops {
+        for (step, cached) in [
+            ("CreateApply", World::guarded()),
+            ("DeleteApply", deleting(false)),
+            ("ReleaseApply", deleting(true)),
+            ("DeleteSelf", superseded()),
+        ] {
+            assert_eq!(step_name(&cached.plan_first().step), "Look", "{what}: {step}");
+            assert_eq!(step_name(&cached.plan().step), step, "{what}");
+            // Whoever deletes itself because of its Cluster reads that alone.
+            if step == "DeleteSelf" && what != "the Cluster" {
+                continue;
+            }
+            let mut live = cached.clone();
+            stop(&mut live);
+            assert_eq!(cached.plan_against(&live), Plan::leave_alone(), "{what}: {step}");
+        }
+    }
+
+    let mut cached = World::ready();
+    cached.set(CONTROL_PLANE, "/spec/version", json!("v1.32.0"));
+    let mut live = cached.clone();
+    live.set(
+        CONTROL_PLANE,
+        "/metadata/annotations",
+        json!({"cluster.x-k8s.io/paused": ""}),
+    );
+    assert_eq!(cached.plan_against(&live), Plan::leave_alone(), "a change");
+
+    // Another Cluster of the same name is nobody's pause.
+    let cached = deleting(false);
+    let mut live = cached.clone();
+    live.set(CLUSTER, "/spec/paused", json!(true));
+    live.set(CLUSTER, "/metadata/uid", json!("another"));
+    assert_eq!(cached.plan_against(&live).step, Step::DeleteApply);
+
+    // And another control plane of the same name is nobody's order.
+    let mut live = cached.clone();
+    live.set(CONTROL_PLANE, "/metadata/uid", json!("another"));
+    assert_eq!(cached.plan_against(&live).step, Step::Nothing);
+}
+
+#[test]
+fn a_control_plane_in_use_that_loses_its_owner_says_so_and_is_left_as_it_is() {
+    let mut world = World::ready();
+    let owner = world.get(CONTROL_PLANE)["metadata"]["ownerReferences"].clone();
+    world.set(CONTROL_PLANE, "/metadata/ownerReferences", json!([]));
+    // Its Cluster may be paused, or gone: nobody knows which it is.
+    world.set(CONTROL_PLANE, "/spec/version", json!("v1.32.0"));
+    let apply = world.get(APPLY).clone();
+    check("lost", &world, in_use(waiting("Nothing", "WaitingForCluster")));
+    assert_eq!(
+        world.plan().wake,
+        Wake::OnEvent,
+        "no deadline takes a running cluster away"
+    );
+    world.pass();
+    world.wait_minutes(600);
+    world.pass();
+    assert_eq!(*world.get(APPLY), apply, "the wish waits for its owner");
+    assert_eq!(world.status()["ready"], json!(true));
+    assert_eq!(world.condition("EndpointReady").0, "True");
+
+    let mut deleted = world.clone();
+    deleted.delete(CONTROL_PLANE);
+    deleted.settle();
+    assert!(
+        !deleted.objects.contains_key(CONTROL_PLANE) && !deleted.objects.contains_key(APPLY),
+        "a deletion needs no owner"
+    );
+
+    world.set(CONTROL_PLANE, "/metadata/ownerReferences", owner);
+    check("found again", &world, in_use(waiting("ChangeApply", "Updating")));
+    world.settle();
+    check("and up to date", &world, READY);
 }
 
 #[test]
@@ -745,16 +1091,7 @@ fn a_network_in_trouble_changes_nothing_for_a_cluster_in_use() {
     for trouble in troubles {
         let mut world = World::ready();
         trouble(&mut world);
-        check(
-            "nothing else changed",
-            &world,
-            Expected {
-                ready: "ControlPlaneReady",
-                phase: "Ready",
-                available: true,
-                ..QUIET
-            },
-        );
+        check("nothing else changed", &world, READY);
 
         world.set(CONTROL_PLANE, "/spec/version", json!("v1.32.0"));
         let Step::ChangeApply { spec, .. } = world.plan().step else {
@@ -779,6 +1116,8 @@ fn an_old_wish_is_not_pushed_to_terraform() {
 #[test]
 fn a_version_is_reported_once_terraform_runs_it() {
     let mut world = World::guarded();
+    world.add_apply();
+    world.apply_says("Applying", "at work");
     assert_eq!(world.plan().status.unwrap().version, None);
     world.settle();
     let versions = |world: &World| (world.status()["version"].clone(), world.status()["versions"].clone());
@@ -823,12 +1162,11 @@ fn an_apply_that_somebody_deleted_is_held_and_not_made_again() {
     world.delete(APPLY);
     check("deleted by hand", &world, in_use(waiting("Nothing", "ApplyDeleted")));
     assert_eq!(world.plan().wake, Wake::OnEvent);
+    world.report();
     world.remove(APPLY);
-    check(
-        "its finalizers were removed",
-        &world,
-        in_use(waiting("CreateApply", "Updating")),
-    );
+    check_step("its finalizers were removed", &world, "CreateApply");
+    world.pass();
+    check("and it is made again", &world, in_use(waiting("Nothing", "Updating")));
 }
 
 #[test]
@@ -917,6 +1255,8 @@ fn check_deletion(what: &str, world: &World, step: &str, reason: &str, words: &s
 fn the_order_of_deletion() {
     let mut world = World::ready();
     world.delete(CONTROL_PLANE);
+    check_silent("the others clean up", &world, "Nothing");
+    world.wait_until_settled();
     check_deletion(
         "first the endpoint",
         &world,
@@ -956,15 +1296,26 @@ fn the_order_of_deletion() {
         "WaitingForWorkspace",
         "demo-cp-eks-controlplane-apply",
     );
+    world.report();
+    let told = world.status();
+    for quiet in ["Held", "WaitingForWorkspace"] {
+        let says = world::condition("Deleting", "True", quiet, "words that change", 1);
+        let ready = world::condition("Ready", "False", "Deleting", "it is being deleted", 1);
+        world.set(APPLY, "/status/conditions", json!([says, ready]));
+        world.report();
+        assert_eq!(world.status(), told, "{quiet}: nothing new");
+    }
     for (reason, shown) in [
         ("DestroyFailed", "DestroyFailed"),
         ("StateLocked", "StateLocked"),
         ("CreateInterrupted", "CreateInterrupted"),
-        ("Held", "WaitingForWorkspace"),
+        ("OwnershipConflict", "OwnershipConflict"),
+        ("Paused", "WaitingForWorkspace"),
+        ("a reason of a later version", "WaitingForWorkspace"),
     ] {
         let says = world::condition("Deleting", "True", reason, "the subnet is in use", 1);
         world.set(APPLY, "/status/conditions", json!([says]));
-        check_deletion(reason, &world, "Nothing", shown, "the subnet is in use");
+        check_deletion(reason, &world, "Nothing", shown, "to go: the subnet is in use");
     }
 
     let mut late = world.clone();
@@ -974,13 +1325,7 @@ fn the_order_of_deletion() {
         Step::Nothing,
         "the cache is ahead of nothing: the apply is still there"
     );
-    check_deletion(
-        "and when it is gone",
-        &late,
-        "DropFinalizers",
-        "WaitingForWorkspace",
-        "",
-    );
+    check_step("and when it is gone", &late, "DropFinalizers");
 }
 
 #[test]
@@ -1025,9 +1370,10 @@ fn a_late_deletion_is_told_and_goes_on() {
     let mut world = World::ready();
     world.delete(CONTROL_PLANE);
     let begun = world.now;
+    world.wait_until_settled();
     assert_eq!(world.plan().wake, Wake::At(begun + SignedDuration::from_mins(30)));
     world.report();
-    world.wait_minutes(30);
+    world.now = begun + SignedDuration::from_mins(30);
     check_deletion(
         "late",
         &world,

@@ -5,6 +5,7 @@ use capt_api::conditions::control_plane::Ready;
 use capt_api::conditions::{self, Reason, endpoint, secrets, workspace_apply};
 use capt_api::external::cluster::ClusterOwner;
 use capt_api::names::{self, CONTROL_PLANE_GROUP, finalizer, label};
+use capt_api::reasons;
 use capt_api::{CaptControlPlane, Cluster, WorkspaceTemplateApply};
 use capt_runtime::apply::is_ours;
 use capt_runtime::cache::Found;
@@ -14,37 +15,37 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, ObjectMeta};
 
 use super::clocks::Wait;
 use super::status::{self, Situation, was_available};
-use super::{Plan, Step};
+use super::{Plan, Step, named};
 use crate::eks_apply::{self, Unfit, Variables, Wish};
 use crate::observe::{Infrastructure, Live, Look, Observed, Owner};
 
 pub(super) fn plan(seen: &Observed, now: Timestamp) -> Plan {
-    let (step, situation) = next(seen);
+    let (step, situation) = next(seen, now);
     let (status, wake) = status::of(seen, situation, now);
-    Plan {
-        step,
-        status: Some(status),
-        wake,
-    }
+    Plan { step, status, wake }
 }
 
-fn next(seen: &Observed) -> (Step, Situation) {
+fn next(seen: &Observed, now: Timestamp) -> (Step, Situation) {
     let cluster = match &seen.owner {
         Owner::Present(cluster) => cluster,
         Owner::NotSet => {
-            return waiting_for_cluster("waiting for Cluster API to make a Cluster the owner of this object".into());
+            return waiting_for_cluster(
+                "waiting for Cluster API to make a Cluster the owner of this object".into(),
+                created(&seen.control_plane.metadata),
+            );
         }
         Owner::Gone { name } => {
-            return waiting_for_cluster(format!(
-                "the owner, Cluster {name}, is not there, or another of the same name is"
-            ));
+            return waiting_for_cluster(
+                format!("the owner, Cluster {name}, is not there, or another of the same name is"),
+                created(&seen.control_plane.metadata),
+            );
         }
     };
     if is_deleting(&cluster.metadata) && !names_control_plane(cluster, &seen.control_plane) {
         return delete_self(seen, cluster);
     }
     let (step, situation) = match &seen.apply {
-        Found::Absent => create(seen, cluster),
+        Found::Absent => create(seen, cluster, now),
         Found::Unreadable(why) => (
             Step::Nothing,
             underway(
@@ -71,6 +72,7 @@ fn next(seen: &Observed) -> (Step, Situation) {
             Some(reason) => Situation::standing(reason, refused.message.clone()),
             None => Situation {
                 message: refused.message.clone(),
+                since: None,
                 ..situation
             },
         };
@@ -108,26 +110,35 @@ fn delete_self(seen: &Observed, cluster: &Cluster) -> (Step, Situation) {
 }
 
 /// There is no apply yet.
-fn create(seen: &Observed, cluster: &Cluster) -> (Step, Situation) {
-    if is_deleting(&cluster.metadata) {
-        return cluster_goes(cluster);
+fn create(seen: &Observed, cluster: &Cluster, now: Timestamp) -> (Step, Situation) {
+    if let Some(deletion) = &cluster.metadata.deletion_timestamp {
+        return cluster_goes(cluster, deletion.0);
     }
     // Two control planes of one Cluster would make two EKS clusters of one name.
     if !names_control_plane(cluster, &seen.control_plane) {
-        return waiting_for_cluster(format!(
-            "Cluster {} names another control plane in spec.controlPlaneRef",
-            name(&cluster.metadata)
-        ));
+        return waiting_for_cluster(
+            format!(
+                "Cluster {} names another control plane in spec.controlPlaneRef",
+                name(&cluster.metadata)
+            ),
+            created(&seen.control_plane.metadata),
+        );
     }
     let wish = match Wish::of(&seen.control_plane, seen.settings.allow_cross_namespace_templates) {
         Ok(wish) => wish,
         Err(unfit) => return (Step::Nothing, unfit.into()),
     };
+    let waiting_for_vpc = |why, since| Situation::new(Ready::WaitingForVpc, why, &[Wait::Vpc]).settling(since);
     let network = match network(seen, cluster) {
         Ok(network) => network,
-        Err(why) => return (Step::Nothing, Situation::new(Ready::WaitingForVpc, why, &[Wait::Vpc])),
+        Err(unknown) => return (Step::Nothing, waiting_for_vpc(unknown.why, unknown.since)),
     };
-    let making = underway(seen, not_looked_at(seen), &[Wait::ControlPlane]);
+    let making = underway(
+        seen,
+        format!("WorkspaceTemplateApply {} is about to be made", apply_name(seen)),
+        &[Wait::ControlPlane],
+    )
+    .settling(network_turned(seen).max(created(&seen.control_plane.metadata)));
     let (current, live_cluster, infrastructure) = match &seen.live {
         Some(Live::Create {
             control_plane,
@@ -136,21 +147,19 @@ fn create(seen: &Observed, cluster: &Cluster) -> (Step, Situation) {
         }) => (control_plane, cluster, infrastructure),
         _ => return (Step::Look(Look::Create), making),
     };
+    // What follows is known before the caches show it; the watch brings it, and then it is told.
     if !is_current(seen, current.as_deref()) {
-        // The watch brings the newer one.
         return (Step::Nothing, making);
     }
     let stays = live_cluster
         .as_ref()
         .is_some_and(|live| live.metadata.uid == cluster.metadata.uid && !is_deleting(&live.metadata));
     if !stays {
-        return cluster_goes(cluster);
+        return cluster_goes(cluster, now);
     }
     if infrastructure.as_ref().is_none_or(|live| is_deleting(&live.metadata)) {
-        return (
-            Step::Nothing,
-            Situation::new(Ready::WaitingForVpc, "the CAPTCluster is being deleted", &[Wait::Vpc]),
-        );
+        let why = "the CAPTCluster is being deleted".to_owned();
+        return (Step::Nothing, waiting_for_vpc(why, Some(now)));
     }
     (
         Step::CreateApply(Box::new(wish.object(name(&cluster.metadata), &network))),
@@ -201,14 +210,15 @@ fn tend(seen: &Observed, cluster: &Cluster, apply: &WorkspaceTemplateApply) -> (
     (step, situation)
 }
 
-/// What Terraform, and then the two other controllers, say of the wish that the apply carries.
+/// What Terraform, and then the two other controllers, say of the wish that the apply carries. Their words are repeated when
+/// something is wrong; while all is well they change too often to be worth a write here each time.
 fn judge(seen: &Observed, apply: &WorkspaceTemplateApply) -> Situation {
     use workspace_apply::{Ready as Apply, Waiting};
     const TERRAFORM: &[Wait] = &[Wait::ControlPlane, Wait::Workspace];
     const BEFORE_TERRAFORM: &[Wait] = &[Wait::ControlPlane];
 
     if apply.is_ready() {
-        return judge_access(seen);
+        return judge_access(seen, apply);
     }
     // What was said of an earlier generation is about variables that have changed since.
     let current = apply
@@ -216,7 +226,7 @@ fn judge(seen: &Observed, apply: &WorkspaceTemplateApply) -> Situation {
         .as_ref()
         .filter(|status| status.observed_generation == apply.metadata.generation);
     let Some((reason, ready)) = current.and_then(|status| typed::<Apply>(&status.conditions)) else {
-        return underway(seen, not_looked_at(seen), BEFORE_TERRAFORM);
+        return underway(seen, not_looked_at(seen), BEFORE_TERRAFORM).settling(created(&apply.metadata));
     };
     let message = match current.and_then(|status| status.last_failure_message.as_deref()) {
         Some(error) if ready.message.is_empty() => error,
@@ -229,17 +239,38 @@ fn judge(seen: &Observed, apply: &WorkspaceTemplateApply) -> Situation {
         Apply::NotApplied => match waiting {
             Some((Waiting::WaitingForTemplate, waiting)) => {
                 Situation::new(Ready::WaitingForTemplate, waiting.message.clone(), BEFORE_TERRAFORM)
+                    .settling(turned(waiting))
             }
-            Some((_, waiting)) => underway(seen, waiting.message.clone(), BEFORE_TERRAFORM),
-            None => underway(seen, message.to_owned(), BEFORE_TERRAFORM),
+            Some((_, waiting)) => underway(seen, waiting.message.clone(), BEFORE_TERRAFORM).settling(turned(waiting)),
+            None => underway(seen, message.to_owned(), BEFORE_TERRAFORM).settling(turned(ready)),
         },
-        Apply::Available => underway(seen, not_looked_at(seen), BEFORE_TERRAFORM),
-        Apply::Applying => underway(seen, message.to_owned(), TERRAFORM),
+        Apply::Available => underway(seen, not_looked_at(seen), BEFORE_TERRAFORM).settling(turned(ready)),
+        Apply::Applying => underway(
+            seen,
+            format!("Terraform is at work on WorkspaceTemplateApply {}", apply_name(seen)),
+            TERRAFORM,
+        ),
         // It queues behind others, or somebody has paused the Workspace: Terraform has not begun, and no clock runs.
-        Apply::WaitingForProvider | Apply::WorkspacePaused => Situation::standing(Ready::WaitingForProvider, message),
-        Apply::TerraformFailed => Situation::new(Ready::TerraformFailed, message, TERRAFORM),
-        Apply::CreateInterrupted => Situation::new(Ready::CreateInterrupted, message, TERRAFORM),
-        Apply::StateLocked => Situation::new(Ready::StateLocked, message, TERRAFORM),
+        Apply::WaitingForProvider => Situation::standing(
+            Ready::WaitingForProvider,
+            format!(
+                "WorkspaceTemplateApply {} waits for the Terraform provider",
+                apply_name(seen)
+            ),
+        )
+        .settling(turned(ready)),
+        Apply::WorkspacePaused => Situation::standing(Ready::WaitingForProvider, message),
+        Apply::TerraformFailed
+        | Apply::CreateInterrupted
+        | Apply::StateLocked
+        | Apply::ProviderConfigMissing
+        | Apply::CredentialsMissing
+        | Apply::QuotaExceeded
+        | Apply::TerraformTimeout
+        | Apply::InvalidModule => {
+            let same = named(reason.as_str()).unwrap_or(Ready::TerraformFailed);
+            Situation::new(same, message, TERRAFORM)
+        }
         Apply::InvalidTemplate => Situation::standing(Ready::InvalidTemplate, message),
         Apply::UnsafeVariable => Situation::standing(Ready::UnsafeVariable, message),
         Apply::UnresolvedVariable => Situation::standing(Ready::UnresolvedVariable, message),
@@ -252,7 +283,7 @@ fn judge(seen: &Observed, apply: &WorkspaceTemplateApply) -> Situation {
 
 /// EKS is as wished; endpoint and kubeconfig remain. Their conditions are not held against this object's generation: the
 /// endpoint's own controller raises it.
-fn judge_access(seen: &Observed) -> Situation {
+fn judge_access(seen: &Observed, apply: &WorkspaceTemplateApply) -> Situation {
     use endpoint::EndpointReady;
     use secrets::SecretsReady;
 
@@ -261,36 +292,46 @@ fn judge_access(seen: &Observed) -> Situation {
         .status
         .as_ref()
         .map_or(&[][..], |status| &status.conditions);
-    let message = |condition: Option<&Condition>, otherwise: &str| {
-        condition
-            .map(|condition| condition.message.as_str())
-            .filter(|message| !message.is_empty())
-            .unwrap_or(otherwise)
-            .to_owned()
+    let applied = apply
+        .status
+        .as_ref()
+        .and_then(|status| conditions::find(&status.conditions, workspace_apply::Ready::TYPE))
+        .and_then(turned);
+    // Another controller's trouble in its own words, at once; otherwise a fixed text, when it lasts.
+    let told = |type_: &str, reason: Ready, otherwise: &str, waits, since: Option<Timestamp>| match conditions::find(
+        conditions, type_,
+    )
+    .filter(|condition| reasons::is_trouble(&condition.reason))
+    {
+        Some(trouble) if !trouble.message.is_empty() => Situation::new(reason, trouble.message.clone(), waits),
+        Some(_) => Situation::new(reason, otherwise, waits),
+        None => Situation::new(reason, otherwise, waits).settling(since),
     };
     if !conditions::is_true(conditions, EndpointReady::TYPE) {
-        let told = message(
-            conditions::find(conditions, EndpointReady::TYPE),
-            "waiting for the endpoint to be published",
-        );
         let reason = match typed::<EndpointReady>(conditions) {
             Some((EndpointReady::EndpointInvalid, _)) => Ready::EndpointInvalid,
+            Some((EndpointReady::EndpointMissing, _)) => Ready::EndpointMissing,
             _ => Ready::WaitingForEndpoint,
         };
-        return Situation::new(reason, told, &[Wait::ControlPlane]);
+        let otherwise = "waiting for capt-endpoint to publish the endpoint; condition EndpointReady says more";
+        return told(EndpointReady::TYPE, reason, otherwise, &[Wait::ControlPlane], applied);
     }
     if !conditions::is_true(conditions, SecretsReady::TYPE) {
-        let told = message(
-            conditions::find(conditions, SecretsReady::TYPE),
-            "waiting for the kubeconfig",
-        );
         let reason = match typed::<SecretsReady>(conditions) {
             Some((SecretsReady::Failed | SecretsReady::UnsafeKubeconfig | SecretsReady::OwnershipConflict, _)) => {
                 Ready::SecretsFailed
             }
             _ => Ready::WaitingForSecrets,
         };
-        return Situation::new(reason, told, &[Wait::Secret]);
+        let published = conditions::find(conditions, EndpointReady::TYPE).and_then(turned);
+        let otherwise = "waiting for capt-secrets to copy the kubeconfig; condition SecretsReady says more";
+        return told(
+            SecretsReady::TYPE,
+            reason,
+            otherwise,
+            &[Wait::Secret],
+            applied.max(published),
+        );
     }
     Situation::standing(
         Ready::ControlPlaneReady,
@@ -298,40 +339,95 @@ fn judge_access(seen: &Observed) -> Situation {
     )
 }
 
+/// Since when the network is ready, or not.
+fn network_turned(seen: &Observed) -> Option<Timestamp> {
+    let Infrastructure::Named {
+        found: Found::Present(infrastructure),
+        ..
+    } = &seen.infrastructure
+    else {
+        return None;
+    };
+    let status = infrastructure.status.as_ref()?;
+    conditions::find(&status.conditions, conditions::cluster::Ready::TYPE).and_then(turned)
+}
+
+/// Why the network gives no variables yet.
+struct Unknown {
+    why: String,
+    /// As in [`Situation`].
+    since: Option<Timestamp>,
+}
+
+impl Unknown {
+    fn told_at_once(why: String) -> Self {
+        Self { why, since: None }
+    }
+}
+
 /// The variables that the network gives, or why they are not known.
-fn network(seen: &Observed, cluster: &Cluster) -> Result<Variables, String> {
+fn network(seen: &Observed, cluster: &Cluster) -> Result<Variables, Unknown> {
+    // Whoever makes a cluster makes all its objects at once, and Cluster API connects them within moments.
+    let new = created(&seen.control_plane.metadata);
     let (named, found) = match &seen.infrastructure {
         Infrastructure::Named { name, found } => (name, found),
         Infrastructure::NotOurs => {
-            return Err(format!(
-                "Cluster {} names no CAPTCluster in spec.infrastructureRef",
-                name(&cluster.metadata)
-            ));
+            return Err(Unknown {
+                why: format!(
+                    "Cluster {} names no CAPTCluster in spec.infrastructureRef",
+                    name(&cluster.metadata)
+                ),
+                since: new,
+            });
         }
     };
     let infrastructure = match found {
         Found::Present(infrastructure) => infrastructure,
-        Found::Absent => return Err(format!("CAPTCluster {named} does not exist")),
-        Found::Unreadable(why) => return Err(format!("CAPTCluster {named} cannot be read: {why}")),
+        Found::Absent => {
+            return Err(Unknown {
+                why: format!("CAPTCluster {named} does not exist"),
+                since: new,
+            });
+        }
+        Found::Unreadable(why) => {
+            return Err(Unknown::told_at_once(format!(
+                "CAPTCluster {named} cannot be read: {why}"
+            )));
+        }
     };
     if ClusterOwner::of(&infrastructure.metadata).map(|owner| owner.uid) != cluster.metadata.uid.as_deref() {
-        return Err(format!(
-            "CAPTCluster {named} does not belong to Cluster {} yet",
-            name(&cluster.metadata)
-        ));
+        return Err(Unknown {
+            why: format!(
+                "CAPTCluster {named} does not belong to Cluster {} yet",
+                name(&cluster.metadata)
+            ),
+            since: new.max(created(&infrastructure.metadata)),
+        });
     }
     if is_deleting(&infrastructure.metadata) {
-        return Err(format!("CAPTCluster {named} is being deleted"));
+        return Err(Unknown::told_at_once(format!("CAPTCluster {named} is being deleted")));
     }
     let status = infrastructure.status.clone().unwrap_or_default();
+    let ready = conditions::find(&status.conditions, conditions::cluster::Ready::TYPE);
     if status.ready != Some(true) {
-        let why = conditions::find(&status.conditions, conditions::cluster::Ready::TYPE)
-            .map(|ready| format!(": {}: {}", ready.reason, ready.message))
-            .unwrap_or_default();
-        return Err(format!("CAPTCluster {named} is not ready{why}"));
+        if let Some(trouble) = ready.filter(|ready| reasons::is_trouble(&ready.reason)) {
+            let why = format!(
+                "CAPTCluster {named} is not ready: {}: {}",
+                trouble.reason, trouble.message
+            );
+            return Err(Unknown::told_at_once(why));
+        }
+        if conditions::is_true(&status.conditions, conditions::cluster::Paused::TYPE) {
+            return Err(Unknown::told_at_once(format!("CAPTCluster {named} is paused")));
+        }
+        return Err(Unknown {
+            why: format!("waiting for CAPTCluster {named}"),
+            since: new,
+        });
     }
-    let Some(id) = infrastructure.spec.existing_vpc_id.clone().or(status.vpc_id) else {
-        return Err(format!("CAPTCluster {named} does not say the ID of its VPC"));
+    let Some(id) = infrastructure.spec.existing_vpc_id.clone().or(status.vpc_id.clone()) else {
+        let why = format!("CAPTCluster {named} does not say the ID of its VPC");
+        return Err(Unknown::told_at_once(why));
     };
     if infrastructure.spec.existing_vpc_id.is_some() || is_externally_managed(&infrastructure.metadata) {
         return Ok(eks_apply::network(&id, &Variables::new()));
@@ -346,10 +442,14 @@ fn network(seen: &Observed, cluster: &Cluster) -> Result<Variables, String> {
             let outputs = apply.status.as_ref().map(|status| &status.outputs);
             Ok(eks_apply::network(&id, outputs.unwrap_or(&Variables::new())))
         }
-        _ => Err(format!(
-            "the outputs of the VPC are not known: WorkspaceTemplateApply {} is not ready",
-            names::vpc_apply_name(named)
-        )),
+        // Two watches: the CAPTCluster's may be ahead of the apply's.
+        _ => Err(Unknown {
+            why: format!(
+                "the outputs of the VPC are not known: WorkspaceTemplateApply {} is not ready",
+                names::vpc_apply_name(named)
+            ),
+            since: network_turned(seen),
+        }),
     }
 }
 
@@ -359,15 +459,22 @@ impl From<Unfit> for Situation {
     }
 }
 
-fn waiting_for_cluster(message: String) -> (Step, Situation) {
-    (Step::Nothing, Situation::standing(Ready::WaitingForCluster, message))
+fn waiting_for_cluster(message: String, since: Option<Timestamp>) -> (Step, Situation) {
+    (
+        Step::Nothing,
+        Situation::standing(Ready::WaitingForCluster, message).settling(since),
+    )
 }
 
-fn cluster_goes(cluster: &Cluster) -> (Step, Situation) {
-    waiting_for_cluster(format!(
-        "Cluster {} is being deleted: no EKS cluster is made any more",
-        name(&cluster.metadata)
-    ))
+/// Cluster API deletes the control plane next.
+fn cluster_goes(cluster: &Cluster, since: Timestamp) -> (Step, Situation) {
+    waiting_for_cluster(
+        format!(
+            "Cluster {} is being deleted: no EKS cluster is made any more",
+            name(&cluster.metadata)
+        ),
+        Some(since),
+    )
 }
 
 /// Terraform is at work on the wish, or about to be.
@@ -433,10 +540,17 @@ fn label_of<'a>(metadata: &'a ObjectMeta, key: &str) -> Option<&'a str> {
 /// The condition that has these reasons, if it is there and its reason is one of them.
 fn typed<R: Reason>(conditions: &[Condition]) -> Option<(R, &Condition)> {
     let condition = conditions::find(conditions, R::TYPE)?;
-    R::ALL
-        .iter()
-        .find(|reason| reason.as_str() == condition.reason)
-        .map(|reason| (*reason, condition))
+    named(&condition.reason).map(|reason| (reason, condition))
+}
+
+/// When the object was made.
+fn created(metadata: &ObjectMeta) -> Option<Timestamp> {
+    metadata.creation_timestamp.as_ref().map(|time| time.0)
+}
+
+/// Since when the condition has its status.
+fn turned(condition: &Condition) -> Option<Timestamp> {
+    Some(condition.last_transition_time.0)
 }
 
 fn is_deleting(metadata: &ObjectMeta) -> bool {

@@ -1,16 +1,39 @@
 //! A row per transition, and what holds for every plan.
 
+use std::sync::Arc;
+
+use capt_api::reasons::is_trouble;
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
 use super::*;
 use crate::address::Invalid;
 
+mod walk;
+
 fn endpoint(host: &str) -> ApiEndpoint {
     ApiEndpoint {
         host: host.into(),
         port: 443,
     }
+}
+
+/// The time of every plan here, unless it says otherwise.
+fn now() -> Timestamp {
+    "2026-01-01T00:00:00Z".parse().unwrap()
+}
+
+/// So long before, as objects have it.
+fn ago(seconds: i64) -> String {
+    (now() - jiff::SignedDuration::from_secs(seconds)).to_string()
+}
+
+/// A condition as it stands in an object.
+fn stands(type_: &str, status: &str, reason: &str, message: &str) -> Value {
+    json!({
+        "type": type_, "status": status, "reason": reason, "message": message,
+        "lastTransitionTime": ago(60), "observedGeneration": 3,
+    })
 }
 
 /// Read as: W wanted, C the Cluster's, P the control plane's, I the infrastructure's.
@@ -76,18 +99,32 @@ impl Scene {
 
     /// `host` was published before, as far as the control plane knows.
     fn reported(self, host: &str) -> Self {
-        let said = json!([{
-            "type": "EndpointReady", "status": "True", "reason": "EndpointPublished", "message": "said before",
-            "lastTransitionTime": "2026-01-01T00:00:00Z", "observedGeneration": 4,
-        }]);
         self.p(host)
             .finalizer()
-            .patched(json!({"status": {"endpoint": format!("{host}:443"), "conditions": said}}))
+            .patched(json!({"status": {"endpoint": format!("{host}:443")}}))
+            .said("True", "EndpointPublished", "said before")
+    }
+
+    /// EndpointReady stands like this.
+    fn said(self, status: &str, reason: &str, message: &str) -> Self {
+        let ready = stands("Ready", "False", "Creating", "");
+        let endpoint_ready = stands("EndpointReady", status, reason, message);
+        self.patched(json!({"status": {"conditions": [ready, endpoint_ready]}}))
+    }
+
+    /// capt-controlplane-controller has not said anything yet.
+    fn unspoken(self) -> Self {
+        self.patched(json!({"status": null}))
+    }
+
+    /// Created so many seconds ago.
+    fn aged(self, seconds: i64) -> Self {
+        self.patched(json!({"metadata": {"creationTimestamp": ago(seconds)}}))
     }
 
     fn deleting(self) -> Self {
         self.finalizer()
-            .patched(json!({"metadata": {"deletionTimestamp": "2026-01-01T00:00:00Z"}}))
+            .patched(json!({"metadata": {"deletionTimestamp": ago(1)}}))
     }
 
     fn annotated(self, key: &str) -> Self {
@@ -103,15 +140,19 @@ impl Scene {
     }
 
     fn plan(&self) -> Plan {
-        plan(&self.0)
+        plan(&self.0, now())
     }
 }
 
 fn control_plane(change: Value) -> CaptControlPlane {
     let mut object = json!({
         "apiVersion": "controlplane.cluster.x-k8s.io/v1beta1", "kind": "CAPTControlPlane",
-        "metadata": {"name": "demo-cp", "namespace": "ns", "uid": "cp", "resourceVersion": "1", "generation": 4},
+        "metadata": {
+            "name": "demo-cp", "namespace": "ns", "uid": "cp", "resourceVersion": "1", "generation": 4,
+            "creationTimestamp": ago(60),
+        },
         "spec": {"version": "1.31", "workspaceTemplateRef": {"name": "t"}, "controlPlaneConfig": {"region": "eu-west-1"}},
+        "status": {"conditions": [stands("Ready", "False", "WaitingForVPC", "")]},
     });
     json_patch::merge(&mut object, &change);
     serde_json::from_value(object).unwrap()
@@ -301,9 +342,10 @@ fn what_depends_on_the_cluster_is_read_again_first() {
     ] {
         let plan = scene.cached().plan();
         assert_eq!(step(&plan), expected, "{case}");
+        let says_nothing = expected == "look" || expected == "let go";
         assert_eq!(
             plan.report.is_none(),
-            expected == "look",
+            says_nothing,
             "{case}: nothing is said on doubtful grounds"
         );
     }
@@ -315,7 +357,7 @@ fn a_users_endpoint_is_not_read_again_once_it_was_reported() {
     let report = scene.plan().report.unwrap();
     let told = scene.cached().with(|seen| {
         let mut control_plane = (*seen.control_plane).clone();
-        control_plane.status = Some(report.status(&control_plane, Timestamp::UNIX_EPOCH));
+        carry_over(&mut control_plane, &report);
         seen.control_plane = control_plane.into();
     });
     assert_eq!(step(&told.plan()), "-");
@@ -344,7 +386,7 @@ fn without_an_address() {
             Apply::Absent,
             "WaitingForWorkspace",
             "EndpointPublished",
-            "waiting for WorkspaceTemplateApply demo-cp-eks-controlplane-apply",
+            "waiting until WorkspaceTemplateApply demo-cp-eks-controlplane-apply is ready",
         ),
         (
             "unreadable",
@@ -539,72 +581,128 @@ fn infrastructure_that_cannot_be_read_may_hold_a_users_endpoint() {
     assert_eq!(step(&going), "let go", "what may be a user's is not cleared");
 }
 
+/// What is being deleted keeps its last word, whatever becomes of the Cluster's endpoint.
 #[test]
 fn deletion() {
     let scene = || Scene::new().deleting();
-    for (case, scene, expected, words) in [
-        (
-            "C = P",
-            scene().c("w").p("w"),
-            "clear, let go",
-            "Cluster demo has no endpoint",
-        ),
+    for (case, scene, expected) in [
+        ("C = P", scene().c("w").p("w"), "clear, let go"),
         (
             "C = P, apply gone",
             scene().c("w").p("w").apply(Apply::Absent),
             "clear, let go",
-            "",
         ),
         (
             "C = P, invalid source",
             scene().c("old").p("old").apply(invalid()),
             "clear, let go",
-            "",
         ),
-        ("C = P, outdated", scene().c("old").p("old"), "clear, let go", ""),
+        ("C = P, outdated", scene().c("old").p("old"), "clear, let go"),
         (
             "C = W: a pass was cut off before it wrote P",
             scene().c("w"),
             "clear, let go",
-            "",
         ),
         (
             "C = W, P outdated: the same",
             scene().c("w").p("old").apply(not_ready()),
             "clear, let go",
-            "",
         ),
-        ("I set", scene().c("w").p("w").i("w"), "let go", "stays"),
-        ("C absent", scene().p("w"), "let go", "Cluster demo has no endpoint"),
-        ("C and P absent", scene().apply(Apply::Absent), "let go", ""),
-        (
-            "C a user's",
-            scene().c("user").p("w"),
-            "let go",
-            "user:443, the endpoint of Cluster demo, is not from here and stays",
-        ),
-        (
-            "no owner",
-            scene().with(|seen| seen.owner = Owner::NotSet),
-            "let go",
-            "no Cluster owns",
-        ),
-        (
-            "no Cluster",
-            scene().with(|seen| seen.owner = Owner::Gone),
-            "let go",
-            "is gone",
-        ),
+        ("I set", scene().c("w").p("w").i("w"), "let go"),
+        ("C absent", scene().p("w"), "let go"),
+        ("C and P absent", scene().apply(Apply::Absent), "let go"),
+        ("C a user's", scene().c("user").p("w"), "let go"),
+        ("no owner", scene().with(|seen| seen.owner = Owner::NotSet), "let go"),
+        ("no Cluster", scene().with(|seen| seen.owner = Owner::Gone), "let go"),
     ] {
         let plan = scene.plan();
         assert_eq!(step(&plan), expected, "{case}");
-        assert_eq!(said(&plan), ("False", "EndpointCleared", None), "{case}");
-        assert!(message(&plan).contains(words), "{case}: {}", message(&plan));
+        assert_eq!((plan.report, plan.wake), (None, Wake::OnEvent), "{case}");
         assert_eq!(
             scene.patched(json!({"metadata": {"finalizers": null}})).plan(),
             Plan::NOTHING,
             "{case}, done"
         );
+    }
+}
+
+/// The ordinary wait is told once: not before capt-controlplane-controller has spoken, with one text for all its stages,
+/// and not again for a new generation.
+#[test]
+fn the_ordinary_wait_is_told_once_and_in_turn() {
+    let too_early = || Apply::Present {
+        ready: false,
+        revision: None,
+        told: Told::NotYet,
+    };
+    for apply in [Apply::Absent, too_early(), not_ready()] {
+        let early = Scene::new().unspoken().apply(apply.clone()).plan();
+        assert_eq!((step(&early).as_str(), &early.report), ("-", &None), "{apply:?}");
+        assert_eq!(early.wake, Wake::OnEvent, "the other's first word is the event");
+
+        let first = Scene::new().apply(apply.clone());
+        let words = first.plan().report.unwrap();
+        assert_eq!(words.ready.reason, EndpointReady::WaitingForWorkspace);
+        let mut told = after(&first, &first.plan());
+        for next in [Apply::Absent, too_early(), not_ready()] {
+            told = told
+                .apply(next)
+                .with(|seen| raise_generation(Arc::make_mut(&mut seen.control_plane)));
+            let again = told.plan().report.unwrap();
+            assert_eq!(again, words);
+            let after = again.status(&told.0.control_plane, now()).conditions;
+            assert_eq!(
+                after.first(),
+                condition(&told.0.control_plane),
+                "not even the generation"
+            );
+        }
+    }
+    // Nobody speaks first, and this has been said: it is brought up to date all the same.
+    let alone = Scene::new()
+        .said("False", "EndpointMissing", "")
+        .apply(Apply::Absent)
+        .plan();
+    assert_eq!(said(&alone), ("False", "WaitingForWorkspace", None));
+}
+
+fn raise_generation(control_plane: &mut CaptControlPlane) {
+    control_plane.metadata.generation = control_plane.metadata.generation.map(|generation| generation + 1);
+}
+
+/// At rest the generation is the object's own, also when nothing else changed.
+#[test]
+fn what_is_no_wait_follows_the_generation() {
+    for scene in [
+        Scene::new().reported("w").c("w"),
+        Scene::new().reported("w").c("w").apply(not_ready()),
+        Scene::new().apply(invalid()),
+        Scene::new().reported("w").c("w").apply(invalid()),
+    ] {
+        let mut told = after(&scene, &scene.plan());
+        told = told.with(|seen| raise_generation(Arc::make_mut(&mut seen.control_plane)));
+        let status = told.plan().report.unwrap().status(&told.0.control_plane, now());
+        assert_eq!(
+            status.conditions[0].observed_generation,
+            told.0.control_plane.metadata.generation
+        );
+    }
+}
+
+/// Cluster API sets the owner within moments: that it is not there yet is told when it lasts.
+#[test]
+fn a_missing_owner_is_told_when_it_lasts() {
+    for owner in [Owner::NotSet, Owner::Gone] {
+        let scene = || Scene::new().with(|seen| seen.owner = owner.clone());
+        for age in [0, 4] {
+            let young = scene().aged(age).plan();
+            let at = Wake::At(ago(age - 5).parse().unwrap());
+            assert_eq!((young.report, young.wake), (None, at), "{age} s");
+        }
+        let old = scene().aged(5).plan();
+        assert_eq!(said(&old), ("False", "WaitingForCluster", None));
+        assert_eq!(old.wake, Wake::OnEvent);
+        assert_eq!(scene().aged(5).unspoken().plan(), Plan::NOTHING, "in turn");
     }
 }
 
@@ -679,10 +777,19 @@ fn after(scene: &Scene, plan: &Plan) -> Scene {
         }
     }
     if let Some(report) = &plan.report {
-        control_plane.status = Some(report.status(&control_plane, Timestamp::UNIX_EPOCH));
+        carry_over(&mut control_plane, report);
     }
     seen.control_plane = control_plane.into();
     Scene(seen)
+}
+
+/// Writes a report, beside what others wrote.
+fn carry_over(control_plane: &mut CaptControlPlane, report: &Report) {
+    let mut written = report.status(control_plane, now());
+    let status = control_plane.status.get_or_insert_default();
+    status.endpoint = written.endpoint;
+    status.conditions.retain(|other| other.type_ != EndpointReady::TYPE);
+    status.conditions.append(&mut written.conditions);
 }
 
 fn maybe(scene: Scene, change: impl FnOnce(Scene, &str) -> Scene, host: Option<&str>) -> Scene {
@@ -711,28 +818,35 @@ fn any_scene() -> impl Strategy<Value = Scene> {
         host(),
         apply,
         owner,
-        any::<[bool; 3]>(),
+        proptest::sample::select(vec![0, 4, 5, 60]),
+        any::<[bool; 4]>(),
     )
-        .prop_map(|(c, p, i, reported, apply, owner, [finalizer, deleting, other])| {
-            let mut scene = maybe(Scene::new().apply(apply), Scene::reported, reported);
-            scene = maybe(scene, Scene::c, c);
-            scene = maybe(scene, Scene::p, p);
-            scene = maybe(scene, Scene::i, i);
-            if finalizer {
-                scene = scene.finalizer();
-            }
-            if other {
-                scene = scene.parent(|parent| parent.other_control_plane = Some("CAPTControlPlane x".into()));
-            }
-            if deleting {
-                scene = scene.deleting();
-            }
-            scene.with(|seen| match owner {
-                0 => seen.owner = Owner::NotSet,
-                1 => seen.owner = Owner::Gone,
-                _ => {}
-            })
-        })
+        .prop_map(
+            |(c, p, i, reported, apply, owner, age, [finalizer, deleting, other, spoken])| {
+                let mut scene = Scene::new().apply(apply).aged(age);
+                if !spoken {
+                    scene = scene.unspoken();
+                }
+                scene = maybe(scene, Scene::reported, reported);
+                scene = maybe(scene, Scene::c, c);
+                scene = maybe(scene, Scene::p, p);
+                scene = maybe(scene, Scene::i, i);
+                if finalizer {
+                    scene = scene.finalizer();
+                }
+                if other {
+                    scene = scene.parent(|parent| parent.other_control_plane = Some("CAPTControlPlane x".into()));
+                }
+                if deleting {
+                    scene = scene.deleting();
+                }
+                scene.with(|seen| match owner {
+                    0 => seen.owner = Owner::NotSet,
+                    1 => seen.owner = Owner::Gone,
+                    _ => {}
+                })
+            },
+        )
 }
 
 proptest! {
@@ -767,11 +881,37 @@ proptest! {
         }
     }
 
+    /// Silence hides neither a failure nor an end, and does not last: what would be said is a wait, and either somebody
+    /// else's first word or the time of waking brings it out.
+    #[test]
+    fn a_silent_plan_hides_nothing_that_matters(scene in any_scene()) {
+        let silent = scene.plan();
+        let is_published = Published::of(&scene.0.control_plane).is_some();
+        if silent.report.is_some() || scene.0.is_being_deleted() || is_published {
+            return Ok(());
+        }
+        let unspoken = !is_our_turn(&scene.0.control_plane);
+        prop_assert!(unspoken || silent.wake != Wake::OnEvent);
+        let later = match silent.wake {
+            Wake::At(at) => { prop_assert!(at > now()); at }
+            Wake::OnEvent => now(),
+        };
+        let spoken = if unspoken {
+            scene.patched(json!({"status": {"conditions": [stands("Ready", "False", "WaitingForVPC", "")]}}))
+        } else {
+            scene
+        };
+        let told = plan(&spoken.0, later).report.map(|report| report.ready);
+        prop_assert!(told.as_ref().is_some_and(|ready| ready.status == Status::False && !is_trouble(ready.reason.as_str())), "{told:?}");
+        // The work is done in silence, too.
+        prop_assert_eq!(silent.step, plan(&spoken.0, later).step);
+    }
+
     /// Every report holds exactly the fields of this controller, and says "ready" with an endpoint or not at all.
     #[test]
     fn every_report_is_whole(scene in any_scene()) {
         if let Some(report) = scene.plan().report {
-            let status = report.status(&scene.0.control_plane, Timestamp::UNIX_EPOCH);
+            let status = report.status(&scene.0.control_plane, now());
             prop_assert_eq!(status.conditions.len(), 1);
             prop_assert_eq!(status.conditions[0].status == "True", status.endpoint.is_some());
             prop_assert_eq!(status.conditions[0].observed_generation, Some(4));

@@ -8,7 +8,7 @@ fn read(kubeconfig: &Value, trust: Trust) -> Result<Value, Invalid> {
 }
 
 fn read_text(text: &str, trust: Trust) -> Result<Value, Invalid> {
-    let copied = Kubeconfig::read(text.as_bytes(), trust)?.into_bytes();
+    let copied = Kubeconfig::read(text.as_bytes(), samples::rules(trust))?.into_bytes();
     Ok(serde_saphyr::from_str(std::str::from_utf8(&copied).unwrap()).unwrap())
 }
 
@@ -36,7 +36,10 @@ fn a_plain_kubeconfig_with_one_context_stays_as_it_was_written() {
          users:\n- name: a\n  user:\n    token: secret\n\
          contexts:\n- name: a\n  context:\n    cluster: a\n    user: a\n"
     );
-    assert!(Kubeconfig::read(text.as_bytes(), Trust::DataOnly).map(Kubeconfig::into_bytes) == Ok(text.into_bytes()));
+    assert!(
+        Kubeconfig::read(text.as_bytes(), samples::rules(Trust::DataOnly)).map(Kubeconfig::into_bytes)
+            == Ok(text.into_bytes())
+    );
 }
 
 #[test]
@@ -293,7 +296,7 @@ fn what_is_no_kubeconfig_at_all() {
             "{head:?}"
         );
     }
-    let binary = Kubeconfig::read(&[0xff, 0x00], Trust::DataOnly).map(drop);
+    let binary = Kubeconfig::read(&[0xff, 0x00], samples::rules(Trust::DataOnly)).map(drop);
     assert_eq!(binary, Err(Invalid::new("", Problem::NotUtf8)));
 }
 
@@ -356,7 +359,7 @@ fn a_text_that_parsers_read_differently_is_written_anew() {
         plain.replace("  name: demo", "  name: &n demo"),
     ] {
         assert_ne!(text, plain);
-        let copied = Kubeconfig::read(text.as_bytes(), Trust::DataOnly).map(Kubeconfig::into_bytes);
+        let copied = Kubeconfig::read(text.as_bytes(), samples::rules(Trust::DataOnly)).map(Kubeconfig::into_bytes);
         let copied = copied.unwrap_or_else(|error| panic!("{error} in {text}"));
         assert_ne!(copied, text.as_bytes());
         assert_eq!(
@@ -392,7 +395,7 @@ fn text_that_looks_like_something_else_stays_text() {
         let mut kubeconfig = samples::kubeconfig("t");
         kubeconfig["users"][0]["user"]["password"] = json!(token);
         kubeconfig["dropped"] = json!(1);
-        let copied = Kubeconfig::read(kubeconfig.to_string().as_bytes(), Trust::DataOnly)
+        let copied = Kubeconfig::read(kubeconfig.to_string().as_bytes(), samples::rules(Trust::DataOnly))
             .map(Kubeconfig::into_bytes)
             .unwrap_or_default();
         let text = String::from_utf8(copied).unwrap();
@@ -428,7 +431,7 @@ proptest! {
     /// Arbitrary bytes end in a verdict, not in a panic.
     #[test]
     fn any_bytes_are_judged(data in proptest::collection::vec(any::<u8>(), 0..512)) {
-        let _ = Kubeconfig::read(&data, Trust::DataOnly);
+        let _ = Kubeconfig::read(&data, samples::rules(Trust::DataOnly));
     }
 
     /// A kubeconfig with anything in place of one of its parts is judged; what passes holds no more than was allowed, and
@@ -448,7 +451,7 @@ proptest! {
         } else if let Some(here) = kubeconfig.pointer_mut(place) {
             *here = value;
         }
-        if let Ok(copied) = Kubeconfig::read(kubeconfig.to_string().as_bytes(), Trust::DataOnly) {
+        if let Ok(copied) = Kubeconfig::read(kubeconfig.to_string().as_bytes(), samples::rules(Trust::DataOnly)) {
             let copied = copied.into_bytes();
             let seen: Value = serde_saphyr::from_str(std::str::from_utf8(&copied).unwrap()).unwrap();
             for danger in ["exec", "auth-provider", "tokenFile", "client-key", "client-certificate"] {
@@ -457,7 +460,7 @@ proptest! {
             for danger in ["proxy-url", "certificate-authority"] {
                 prop_assert!(seen["clusters"][0]["cluster"].get(danger).is_none(), "{}", danger);
             }
-            let again = Kubeconfig::read(&copied, Trust::DataOnly).map(Kubeconfig::into_bytes);
+            let again = Kubeconfig::read(&copied, samples::rules(Trust::DataOnly)).map(Kubeconfig::into_bytes);
             prop_assert!(again == Ok(copied));
         }
     }

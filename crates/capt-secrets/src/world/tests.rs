@@ -2,6 +2,7 @@
 //! lag; and that no value of a Secret is ever told.
 
 use base64::Engine;
+use capt_runtime::controller::Wake;
 use capt_runtime::error::{Class, Classified};
 use capt_runtime::key::Key;
 use proptest::prelude::*;
@@ -15,13 +16,13 @@ const FINALIZER: &str = "controlplane.cluster.x-k8s.io/captsecrets";
 type Row = (&'static str, fn(&World));
 
 /// Status and reason of SecretsReady.
-fn told(world: &World) -> (String, String) {
+pub(super) fn told(world: &World) -> (String, String) {
     let condition = secrets_ready(world);
     let text = |field: &str| condition[field].as_str().unwrap_or_default().to_owned();
     (text("status"), text("reason"))
 }
 
-fn secrets_ready(world: &World) -> Value {
+pub(super) fn secrets_ready(world: &World) -> Value {
     let control_plane = world.get("captcontrolplanes", "demo-cp").unwrap();
     let conditions = control_plane["status"]["conditions"].as_array().unwrap().clone();
     conditions
@@ -30,11 +31,11 @@ fn secrets_ready(world: &World) -> Value {
         .unwrap_or_default()
 }
 
-fn is(status: &str, reason: &str) -> (String, String) {
+pub(super) fn is(status: &str, reason: &str) -> (String, String) {
     (status.into(), reason.into())
 }
 
-fn decoded(world: &World, secret: &str, key: &str) -> String {
+pub(super) fn decoded(world: &World, secret: &str, key: &str) -> String {
     let data = world.get("secrets", secret).unwrap()["data"][key]
         .as_str()
         .unwrap()
@@ -62,7 +63,6 @@ fn a_new_cluster_gets_its_copies_in_cluster_apis_form() {
         world.writes(),
         [
             "patch captcontrolplanes/demo-cp",
-            "report captcontrolplanes/demo-cp",
             "create secrets/demo-kubeconfig",
             "create secrets/demo-ca",
             "create secrets/demo-control-plane-kubeconfig",
@@ -100,7 +100,7 @@ fn a_new_cluster_gets_its_copies_in_cluster_apis_form() {
 fn a_quiet_cluster_costs_neither_reads_nor_writes() {
     let (world, worker) = settled();
     let (reads, writes) = (world.reads(), world.writes().len());
-    assert_eq!(reads, 2, "the source, before the finalizer and before the copies");
+    assert_eq!(reads, 1, "the source");
     // What other controllers write on the control plane wakes this one too.
     world.edit("captcontrolplanes", "demo-cp", |object| {
         object["status"]["phase"] = "Ready".into()
@@ -208,6 +208,48 @@ fn rotation_is_followed_and_garbage_is_not() {
     assert!(decoded(&world, "demo-kubeconfig", "value").contains("third"));
 }
 
+/// One conversion per version of the source, however many passes there are.
+#[test]
+fn conversions_are_counted_once_by_result() {
+    let (world, worker) = settled();
+    let counted = || {
+        ["success", "invalid", "unsafe", "refused", "conflict", "error"].map(|result| worker.conversions.total(result))
+    };
+    let quiet = || {
+        for _ in 0..3 {
+            world.edit("captcontrolplanes", "demo-cp", |object| {
+                object["status"]["phase"] = "Ready".into()
+            });
+            block_on(world.settle(&worker)).unwrap();
+        }
+    };
+    quiet();
+    assert_eq!(counted(), [1, 0, 0, 0, 0, 0]);
+    world.fill_source("second");
+    block_on(world.settle(&worker)).unwrap();
+    quiet();
+    assert_eq!(counted(), [2, 0, 0, 0, 0, 0]);
+    world.set_source(&[("kubeconfig", b"garbage"), ("cluster_certificate_authority_data", b"x")]);
+    block_on(world.settle(&worker)).unwrap();
+    quiet();
+    assert_eq!(counted(), [2, 1, 0, 0, 0, 0]);
+    let mut exec = samples::kubeconfig("t");
+    exec["users"][0]["user"] = json!({"exec": {"command": "aws"}});
+    let authority = samples::base64(&samples::authority());
+    world.set_source(&[
+        ("kubeconfig", samples::yaml(&exec).as_bytes()),
+        ("cluster_certificate_authority_data", authority.as_bytes()),
+    ]);
+    block_on(world.settle(&worker)).unwrap();
+    quiet();
+    assert_eq!(counted(), [2, 1, 1, 0, 0, 0]);
+    world.remove("secrets", SOURCE);
+    block_on(world.settle(&worker)).unwrap();
+    begin_deletion(&world);
+    block_on(world.settle(&worker)).unwrap();
+    assert_eq!(counted(), [2, 1, 1, 0, 0, 0], "neither an absence nor a removal is one");
+}
+
 #[test]
 fn copies_are_repaired_during_an_upgrade_too() {
     let (world, worker) = settled();
@@ -237,7 +279,7 @@ fn nothing_is_read_before_terraform_is_done_and_the_endpoint_published() {
         ("no apply", |world| world.remove("workspacetemplateapplies", APPLY)),
         ("no endpoint", |world| {
             world.edit("captcontrolplanes", "demo-cp", |object| {
-                object["status"]["conditions"] = json!([])
+                object["status"]["conditions"][0]["status"] = "False".into()
             })
         }),
         ("another Cluster of the same name", |world| {
@@ -251,6 +293,20 @@ fn nothing_is_read_before_terraform_is_done_and_the_endpoint_published() {
         assert_eq!(world.secrets(), [SOURCE], "{what}");
         assert_eq!(world.reads(), 0, "{what}");
         assert_eq!(told(&world), is("False", "WaitingForSecret"), "{what}");
+        assert_eq!(count(&world, "report"), 1, "{what}");
+
+        // Not even that before capt-endpoint has said its first word, unless it is a trouble.
+        let is_trouble = secrets_ready(&world)["message"]
+            .as_str()
+            .unwrap()
+            .contains("belongs to something else");
+        let world = World::new();
+        close(&world);
+        world.edit("captcontrolplanes", "demo-cp", |object| {
+            object["status"]["conditions"] = json!([])
+        });
+        block_on(world.settle(&world.worker())).unwrap();
+        assert_eq!(world.writes().len(), usize::from(is_trouble), "{what}");
     }
 }
 
@@ -329,13 +385,21 @@ fn a_secret_of_somebody_else_is_a_conflict_and_stays_as_it_is() {
 fn a_conflict_that_only_the_server_sees_is_told_too() {
     let world = World::new();
     let worker = world.worker();
-    let (first, second) = (world.view().unwrap(), at(0));
-    block_on(worker.pass(&first, second)).unwrap();
     let late = world.view().unwrap();
     world.put("secrets", "demo-kubeconfig", json!({"type": "Opaque"}));
     let failure = block_on(worker.pass(&late, at(1))).unwrap_err();
     assert_eq!(failure.class(), Class::Terminal("OwnershipConflict"));
     assert_eq!(told(&world), is("False", "OwnershipConflict"));
+    assert_eq!(worker.conversions.total("refused"), 1);
+
+    // Not so with the alias, which nothing waits for.
+    let world = World::new();
+    let worker = world.worker();
+    let late = world.view().unwrap();
+    world.put("secrets", "demo-control-plane-kubeconfig", json!({"type": "Opaque"}));
+    let failure = block_on(worker.pass(&late, at(1))).unwrap_err();
+    assert_eq!(failure.class(), Class::Terminal("OwnershipConflict"));
+    assert_eq!(told(&world), is("True", "Ready"));
 }
 
 #[test]
@@ -366,13 +430,23 @@ fn deletion_removes_the_copies_and_then_the_finalizer() {
     let (world, worker) = settled();
     assert!(finalizers(&world).to_string().contains(FINALIZER));
     begin_deletion(&world);
-    block_on(world.settle(&worker)).unwrap();
+    let before = world.writes().len();
+    block_on(worker.pass(&world.view().unwrap(), at(before))).unwrap();
     assert_eq!(world.secrets(), [SOURCE]);
     assert_eq!(
         finalizers(&world),
         json!(["controlplane.cluster.x-k8s.io/captcontrolplane"])
     );
-    assert_eq!(told(&world), is("False", "SecretsRemoved"));
+    assert_eq!(
+        world.writes()[before..],
+        [
+            "delete secrets/demo-ca",
+            "delete secrets/demo-control-plane-kubeconfig",
+            "delete secrets/demo-kubeconfig",
+            "patch captcontrolplanes/demo-cp",
+        ],
+        "one pass, and no word: what is being deleted keeps its last one"
+    );
 }
 
 #[test]
@@ -424,17 +498,23 @@ fn deletion_waits_for_a_copy_that_somebody_holds() {
         secret["metadata"]["finalizers"] = json!(["example.com/backup"])
     });
     begin_deletion(&world);
-    block_on(world.settle(&worker)).unwrap();
+    let deleted = "2026-01-01T00:00:00Z".parse::<Timestamp>().unwrap();
+    let pass = |seconds: i64| {
+        let now = deleted + jiff::SignedDuration::from_secs(seconds);
+        block_on(worker.pass(&world.view().unwrap(), now)).unwrap()
+    };
+    pass(0);
+    let settles = deleted + jiff::SignedDuration::from_secs(5);
+    assert_eq!(pass(1), Wake::At(settles));
+    assert_eq!(told(&world), is("True", "Ready"), "it usually passes within moments");
+    assert_eq!(pass(5), Wake::OnEvent);
+    assert_eq!(told(&world), is("False", "Deleting"));
+    let message = secrets_ready(&world)["message"].as_str().unwrap().to_owned();
+    assert!(message.contains("Secret demo-ca"), "{message}");
     assert!(finalizers(&world).to_string().contains(FINALIZER));
-    assert!(
-        secrets_ready(&world)["message"]
-            .as_str()
-            .unwrap()
-            .contains("Secret demo-ca")
-    );
 
     world.remove("secrets", "demo-ca");
-    block_on(world.settle(&worker)).unwrap();
+    pass(6);
     assert!(!finalizers(&world).to_string().contains(FINALIZER));
 }
 
@@ -442,13 +522,43 @@ fn deletion_waits_for_a_copy_that_somebody_holds() {
 #[test]
 fn the_finalizer_stays_while_the_server_has_copies_that_the_cache_does_not_show() {
     let (world, worker) = settled();
+    world.edit("secrets", "demo-ca", |secret| {
+        secret["metadata"]["finalizers"] = json!(["example.com/backup"])
+    });
     begin_deletion(&world);
     let mut late = world.view().unwrap();
     late.marked.clear();
     late.copies = PerCopy::default();
     block_on(worker.pass(&late, at(50))).unwrap();
     assert!(finalizers(&world).to_string().contains(FINALIZER));
-    assert_eq!(world.secrets(), [SOURCE], "but they were found, and deleted");
+    assert_eq!(world.secrets(), ["demo-ca", SOURCE], "but they were found, and deleted");
+}
+
+/// capt-endpoint drops its finalizer at the same moment, and somebody may pause.
+#[test]
+fn the_finalizer_goes_by_what_the_server_says_now() {
+    let (world, worker) = settled();
+    let ours_and = |other: &str| json!([other, FINALIZER, "controlplane.cluster.x-k8s.io/captcontrolplane"]);
+    world.edit("captcontrolplanes", "demo-cp", |object| {
+        object["metadata"]["finalizers"] = ours_and("controlplane.cluster.x-k8s.io/captendpoint")
+    });
+    begin_deletion(&world);
+    let late = world.view().unwrap();
+    world.edit("captcontrolplanes", "demo-cp", |object| {
+        object["metadata"]["finalizers"].as_array_mut().unwrap().remove(0);
+    });
+    block_on(worker.pass(&late, at(50))).unwrap();
+    assert_eq!(
+        finalizers(&world),
+        json!(["controlplane.cluster.x-k8s.io/captcontrolplane"])
+    );
+
+    let (world, worker) = settled();
+    begin_deletion(&world);
+    let late = world.view().unwrap();
+    annotate(&world, "cluster.x-k8s.io/paused");
+    block_on(worker.pass(&late, at(50))).unwrap();
+    assert!(finalizers(&world).to_string().contains(FINALIZER), "paused meanwhile");
 }
 
 /// The story of a control plane: what happens to it from outside.
@@ -561,7 +671,7 @@ fn all_that_is_told(world: &World, trust: Trust) -> String {
         .map(|failure| format!("{failure} {failure:?}"))
         .unwrap_or_default();
     let view = world.view().unwrap();
-    let (seen, _) = block_on(worker.reader.observe(&view, &worker.memory)).unwrap();
+    let (seen, _) = block_on(worker.reader.observe(&view, &worker.memory, at(0))).unwrap();
     let plan = crate::plan::plan(&seen, at(0));
     assert!(
         log.contains("captcontrolplanes") || log.contains("SecretsReady"),

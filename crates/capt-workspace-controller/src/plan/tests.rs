@@ -1,281 +1,11 @@
 //! A row per transition of an apply, and a whole life of one.
 
+use super::world::{NAME, World, at, token, workspace_name};
 use super::*;
-use crate::render::{self, Request};
-use capt_api::workspace::{WorkspaceTemplateApplySpec, WorkspaceTemplateSpec};
-use capt_api::{WorkspaceKind, names};
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
-
-const NAME: &str = "demo";
-const NAMESPACE: &str = "team";
-
-fn at(second: i64) -> Timestamp {
-    Timestamp::from_second(second).unwrap()
-}
-
-fn workspace_name() -> String {
-    names::workspace_name(NAMESPACE, NAME)
-}
-
-/// The little world in which an apply lives; every observation is made from it.
-#[derive(Clone)]
-struct World {
-    apply: WorkspaceTemplateApply,
-    cluster: ClusterSeen,
-    template: Option<WorkspaceTemplateSpec>,
-    inputs: BTreeMap<Input, InputSeen>,
-    missing_secrets: Vec<String>,
-    missing_workspaces: Vec<String>,
-    workspace: Option<Workspace>,
-    settings: Settings,
-    creates: usize,
-    deletes: usize,
-}
-
-fn token() -> Input {
-    Input::Secret {
-        namespace: NAMESPACE.into(),
-        name: "token".into(),
-    }
-}
-
-impl World {
-    fn new() -> Self {
-        let mut apply = WorkspaceTemplateApply::new(NAME, WorkspaceTemplateApplySpec::default());
-        apply.metadata.namespace = Some(NAMESPACE.into());
-        apply.metadata.uid = Some("apply-uid".into());
-        apply.metadata.generation = Some(1);
-        apply.spec.template_ref.name = "template".into();
-        apply.spec.variables = [("region".to_owned(), "eu-west-1".to_owned())].into();
-        let template = json!({"template": {"spec": {"forProvider": {
-            "source": "Inline", "module": "output \"a\" { value = 1 }",
-            "vars": [{"key": "region", "value": "${region}"}],
-            "env": [{"name": "TOKEN", "secretKeyRef": {"name": "token", "key": "k"}}],
-        }}}});
-        let input = InputSeen {
-            version: "uid/1".into(),
-            protected: false,
-            deleting: false,
-        };
-        Self {
-            apply,
-            cluster: ClusterSeen::Standalone,
-            template: Some(serde_json::from_value(template).unwrap()),
-            inputs: [(token(), input)].into(),
-            missing_secrets: Vec::new(),
-            missing_workspaces: Vec::new(),
-            workspace: None,
-            settings: Settings::default(),
-            creates: 0,
-            deletes: 0,
-        }
-    }
-
-    fn observe(&self) -> Observed {
-        let identity = Identity::of(&self.apply, WorkspaceKind::ClusterScoped);
-        let rendered = self.template.as_ref().map(|template| {
-            render::render(&Request {
-                template,
-                variables: &self.apply.spec.variables,
-                connection_secret: None,
-                namespace: NAMESPACE,
-                workspace_name: &identity.name,
-                kind: identity.kind,
-                retain: self.apply.spec.retain_workspace_on_delete.unwrap_or_default(),
-                allow_cross_namespace: false,
-            })
-        });
-        let inputs = match &rendered {
-            Some(Ok(rendered)) => rendered
-                .inputs
-                .iter()
-                .map(|input| (input.clone(), self.inputs.get(input).cloned()))
-                .collect(),
-            _ => BTreeMap::new(),
-        };
-        Observed {
-            apply: Arc::new(self.apply.clone()),
-            cluster: self.cluster.clone(),
-            identity,
-            template: match &self.template {
-                Some(_) => TemplateSeen::Present { shared_backend: false },
-                None => TemplateSeen::Absent("team/template".into()),
-            },
-            rendered,
-            inputs,
-            missing_secrets: self.missing_secrets.clone(),
-            missing_workspaces: self.missing_workspaces.clone(),
-            workspace: match &self.workspace {
-                Some(workspace) => WorkspaceSeen::Present(Arc::new(workspace.clone())),
-                None => WorkspaceSeen::Absent,
-            },
-            dropped: false,
-            settings: self.settings,
-        }
-    }
-
-    fn plan(&self) -> Plan {
-        plan(&self.observe(), at(1000))
-    }
-
-    /// What the API server would do; a step that was planned from an older world must not do harm.
-    fn perform(&mut self, plan: Plan) {
-        match plan.step {
-            Step::Report => {
-                if let Some(status) = plan.status {
-                    self.apply.status = Some(status);
-                }
-            }
-            Step::Identify(annotations) => {
-                if self.apply.metadata.deletion_timestamp.is_some() {
-                    return;
-                }
-                let present = self.apply.metadata.annotations.get_or_insert_default();
-                for (key, value) in annotations {
-                    match value {
-                        Some(value) => present.insert(key, value),
-                        None => present.remove(&key),
-                    };
-                }
-                let finalizers = self.apply.metadata.finalizers.get_or_insert_default();
-                if !finalizers.iter().any(|present| present == FINALIZERS[0]) {
-                    finalizers.push(FINALIZERS[0].to_owned());
-                }
-            }
-            Step::Protect(inputs) => {
-                for input in inputs {
-                    let state = self.inputs.get_mut(&input).unwrap();
-                    *state = InputSeen {
-                        version: "uid/2".into(),
-                        protected: true,
-                        deleting: false,
-                    };
-                }
-            }
-            Step::Create(workspace) => {
-                if self.workspace.is_none() {
-                    let mut workspace = *workspace;
-                    workspace.metadata.generation = Some(1);
-                    self.workspace = Some(workspace);
-                    self.creates += 1;
-                }
-            }
-            Step::Change {
-                spec,
-                labels,
-                annotations,
-                ..
-            } => {
-                let workspace = self.workspace.as_mut().unwrap();
-                workspace.spec = spec;
-                workspace.metadata.generation = workspace.metadata.generation.map(|generation| generation + 1);
-                let (own_labels, own_annotations) = (labels, annotations);
-                workspace
-                    .labels_mut()
-                    .extend(own_labels.into_iter().map(|(key, value)| (key.to_owned(), value)));
-                workspace
-                    .annotations_mut()
-                    .extend(own_annotations.into_iter().map(|(key, value)| (key.to_owned(), value)));
-            }
-            Step::Resume(_) => drop(
-                self.workspace
-                    .as_mut()
-                    .unwrap()
-                    .annotations_mut()
-                    .remove(annotation::EXTERNAL_CREATE_PENDING),
-            ),
-            Step::LetGo { .. } => {
-                let workspace = self.workspace.as_mut().unwrap();
-                workspace.spec = crate::workspace::let_go_spec(workspace, WorkspaceKind::ClusterScoped);
-            }
-            Step::Delete => {
-                if let Some(workspace) = &mut self.workspace
-                    && workspace.metadata.deletion_timestamp.is_none()
-                {
-                    workspace.metadata.deletion_timestamp = Some(Time(at(900)));
-                    self.deletes += 1;
-                }
-            }
-            Step::ReleaseWhenGone if self.live_workspace_is_ours() => {}
-            Step::ReleaseWhenGone | Step::Release => {
-                self.apply
-                    .finalizers_mut()
-                    .retain(|finalizer| !FINALIZERS.contains(&finalizer.as_str()));
-            }
-        }
-    }
-
-    /// What the live look before a release finds.
-    fn live_workspace_is_ours(&self) -> bool {
-        let identity = Identity::of(&self.apply, WorkspaceKind::ClusterScoped);
-        self.workspace
-            .as_ref()
-            .is_some_and(|workspace| identity.owns(workspace))
-    }
-
-    /// Passes until there is nothing to do but to repeat the report.
-    fn settle(&mut self) {
-        for _ in 0..20 {
-            let plan = self.plan();
-            let done = matches!(plan.step, Step::Report) && plan.status == self.apply.status;
-            if done || (plan.status.is_none() && matches!(plan.step, Step::Report)) {
-                return;
-            }
-            self.perform(plan);
-        }
-        panic!("it does not settle: {:?}", self.plan());
-    }
-
-    fn provider_says(&mut self, synced: &str, ready: &str, message: &str) {
-        let workspace = self.workspace.as_mut().unwrap();
-        let condition = |type_: &str, status: &str, generation| Condition {
-            type_: type_.into(),
-            status: status.into(),
-            reason: "Some".into(),
-            message: message.into(),
-            last_transition_time: Time(at(1)),
-            observed_generation: generation,
-        };
-        let state = workspace.status.get_or_insert_default();
-        state.conditions = vec![
-            condition("Synced", synced, workspace.metadata.generation),
-            condition("Ready", ready, None),
-        ];
-    }
-
-    fn provider_outputs(&mut self, outputs: Value) {
-        let state = self.workspace.as_mut().unwrap().status.get_or_insert_default();
-        state.at_provider = serde_json::from_value(json!({"outputs": outputs})).unwrap();
-    }
-
-    fn ready() -> Self {
-        let mut world = Self::new();
-        world.settle();
-        world.provider_says("True", "True", "");
-        world.provider_outputs(json!({"vpc_id": "vpc-1", "azs": ["a", "b"]}));
-        world.settle();
-        world
-    }
-
-    fn deleting(mut self) -> Self {
-        self.apply.metadata.deletion_timestamp = Some(Time(at(800)));
-        self
-    }
-
-    fn status(&self) -> &WorkspaceTemplateApplyStatus {
-        self.apply.status.as_ref().unwrap()
-    }
-
-    /// `True/Reason` of a condition.
-    fn said(&self, type_: &str) -> String {
-        let condition = conditions::find(&self.status().conditions, type_).unwrap();
-        format!("{}/{}", condition.status, condition.reason)
-    }
-
-    fn message(&self, type_: &str) -> &str {
-        &conditions::find(&self.status().conditions, type_).unwrap().message
-    }
-}
+use crate::report::MAX_OUTPUT;
+use capt_api::{WorkspaceKind, conditions};
+use capt_runtime::controller::SETTLE;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
 #[test]
 fn an_apply_waits_and_says_for_what() {
@@ -872,7 +602,317 @@ fn every_report_is_complete_and_planning_again_changes_nothing() {
             .map(|condition| condition.type_.as_str())
             .collect();
         assert_eq!(types, ["Synced", "Ready", "Waiting", "Deleting", "Paused"]);
-        let again = plan(&world.observe(), at(99_999));
+        let again = plan(&world.observe(), world.now + SignedDuration::from_mins(20));
         assert_eq!(again.status.as_ref(), Some(world.status()));
     }
+}
+
+/// A stage that may be over in a moment is told when it lasts, and not before.
+#[test]
+fn what_usually_passes_is_told_when_it_lasts() {
+    type Change = fn(&mut World);
+    let rows: &[(&str, Change, &str, &str)] = &[
+        (
+            "no Cluster yet",
+            |w| w.cluster = ClusterSeen::Absent("demo".into()),
+            "Waiting",
+            "True/WaitingForCluster",
+        ),
+        (
+            "no template yet",
+            |w| w.template = None,
+            "Waiting",
+            "True/WaitingForTemplate",
+        ),
+        ("no input yet", |w| w.inputs.clear(), "Waiting", "True/WaitingForInputs"),
+        (
+            "the provider has not looked yet",
+            |_| {},
+            "Ready",
+            "False/WaitingForProvider",
+        ),
+        (
+            "held",
+            |w| {
+                *w = World::ready().deleting();
+                w.apply.finalizers_mut().push(HOLDS[0].into());
+            },
+            "Deleting",
+            "True/Held",
+        ),
+        (
+            "Terraform destroys",
+            |w| *w = World::ready().deleting(),
+            "Deleting",
+            "True/WaitingForWorkspace",
+        ),
+    ];
+    for (case, change, type_, said) in rows {
+        let mut world = World::new();
+        world.apply.metadata.creation_timestamp = Some(Time(world.now));
+        change(&mut world);
+        let began = world.now;
+        let before = world.apply.status.clone();
+        for _ in 0..6 {
+            world.perform(world.plan());
+        }
+        let young = world.plan();
+        assert_eq!(world.apply.status, before, "{case}: told too soon");
+        assert_eq!(young.wake, Wake::At(began + SETTLE), "{case}");
+        world.now = began + SETTLE;
+        world.perform(world.plan());
+        assert_eq!(world.said(type_), *said, "{case}");
+    }
+}
+
+/// Silence is for what passes. A failure is told at once, and so is its end.
+#[test]
+fn silence_hides_no_failure_and_keeps_none_that_is_over() {
+    let mut young = World::new();
+    young.apply.metadata.creation_timestamp = Some(Time(young.now));
+    young.apply.spec.variables.clear();
+    young.perform(young.plan());
+    assert_eq!(young.said("Ready"), "False/UnresolvedVariable");
+
+    // Mended at once: a Workspace is made that the provider has not looked at yet, and the failure goes.
+    young.apply.spec.variables.insert("region".into(), "eu-west-1".into());
+    for _ in 0..4 {
+        young.perform(young.plan());
+    }
+    assert_eq!(young.said("Ready"), "False/WaitingForProvider");
+
+    let mut failing = World::new();
+    for _ in 0..4 {
+        failing.perform(failing.plan());
+    }
+    failing.provider_says("False", "False", "create failed: no");
+    failing.perform(failing.plan());
+    assert_eq!(failing.said("Ready"), "False/TerraformFailed");
+
+    let mut paused = World::new();
+    paused.apply.metadata.creation_timestamp = Some(Time(paused.now));
+    paused.template = None;
+    paused.cluster = ClusterSeen::Present { paused: true };
+    paused.perform(paused.plan());
+    paused.cluster = ClusterSeen::Present { paused: false };
+    paused.perform(paused.plan());
+    assert_eq!(paused.said("Paused"), "False/NotPaused");
+}
+
+/// Two clocks that differ must not silence anything for as long as they differ.
+#[test]
+fn a_time_from_another_clock_silences_nothing() {
+    let mut world = World::new();
+    world.template = None;
+    world.apply.metadata.creation_timestamp = Some(Time(world.now + SignedDuration::from_hours(1)));
+    assert!(world.plan().status.is_some());
+    world.apply.metadata.creation_timestamp = Some(Time(world.now + SignedDuration::from_secs(1)));
+    assert!(world.plan().status.is_none());
+}
+
+/// The writes of an ordinary life on the apply and its Workspace.
+#[test]
+fn an_ordinary_life_says_little() {
+    let mut world = World::new();
+    world.template.as_mut().unwrap().template.spec.for_provider.env = None;
+    world.apply.metadata.creation_timestamp = Some(Time(world.now));
+    let mut writes = Vec::new();
+    let mut work = |world: &mut World| {
+        for _ in 0..5 {
+            let plan = world.plan();
+            let told = plan
+                .status
+                .as_ref()
+                .filter(|status| Some(*status) != world.apply.status.as_ref());
+            match (&plan.step, told) {
+                (Step::Report, None) => {}
+                (Step::Report, Some(_)) => writes.push("status"),
+                (Step::Identify(_), _) => writes.push("identify"),
+                (Step::Create(_), _) => writes.push("create"),
+                (Step::Delete, _) => writes.push("delete"),
+                (Step::ReleaseWhenGone, _) if world.apply.finalizers().is_empty() => {}
+                (Step::ReleaseWhenGone, _) => writes.push("release"),
+                other => panic!("{other:?}"),
+            }
+            world.perform(plan);
+        }
+    };
+    work(&mut world);
+    let pending = (
+        annotation::EXTERNAL_CREATE_PENDING.to_owned(),
+        "2026-01-01T00:00:00Z".to_owned(),
+    );
+    world.workspace.as_mut().unwrap().annotations_mut().extend([pending]);
+    work(&mut world);
+    // The first apply is over, and the outputs are there before the plan that proves them.
+    world.provider_says("True", "False", "");
+    world.provider_outputs(json!({"vpc_id": "vpc-1"}));
+    work(&mut world);
+    world.provider_says("True", "True", "");
+    work(&mut world);
+    world = world.deleting();
+    work(&mut world);
+    world.now += SETTLE;
+    work(&mut world);
+    world.workspace = None;
+    work(&mut world);
+    assert_eq!(
+        writes,
+        ["identify", "create", "status", "status", "delete", "status", "release"]
+    );
+}
+
+#[test]
+fn a_deletion_that_takes_too_long_says_so_and_why_and_goes_on() {
+    let mut world = World::ready().deleting();
+    world.settle();
+    let begun = world
+        .workspace
+        .as_ref()
+        .unwrap()
+        .metadata
+        .deletion_timestamp
+        .clone()
+        .unwrap()
+        .0;
+    let deadline = begun + world.settings.deletion_timeout;
+    assert_eq!(world.plan().wake, Wake::At(deadline));
+    world.provider_says("False", "False", "delete failed: subnet in use");
+    world.settle();
+    assert_eq!(world.said("Deleting"), "True/DestroyFailed");
+    assert!(
+        world
+            .status()
+            .last_failure_message
+            .as_ref()
+            .unwrap()
+            .contains("subnet in use")
+    );
+
+    world.now = deadline;
+    world.settle();
+    assert_eq!(world.said("Deleting"), "True/DeletionTimeout");
+    let message = world.message("Deleting");
+    assert!(
+        message.contains("goes on") && message.contains("subnet in use"),
+        "{message}"
+    );
+    assert_eq!(
+        world.plan().wake,
+        Wake::OnEvent,
+        "the deadline is not looked at again and again"
+    );
+
+    world.provider_says("True", "False", "");
+    world.settle();
+    assert_eq!(
+        (
+            world.said("Deleting").as_str(),
+            world.status().last_failure_message.as_ref()
+        ),
+        ("True/DeletionTimeout", None)
+    );
+    world.workspace = None;
+    world.settle();
+    assert!(world.apply.finalizers().is_empty());
+}
+
+/// The operator's order is not lost in a refusal: it is said what was to be done and why it could not.
+#[test]
+fn a_refused_step_of_a_deletion_is_told_in_the_words_of_what_was_tried() {
+    let failure = Failure::Invalid {
+        object: capt_runtime::error::ObjectRef::new("Workspace", None, "w"),
+        field: "spec".into(),
+        message: "no".into(),
+    };
+    type Change = fn(&mut World);
+    let rows: &[(Change, &str)] = &[
+        (|_| {}, "WaitingForWorkspace"),
+        (|w| w.apply.spec.retain_workspace_on_delete = Some(true), "Retaining"),
+        (
+            |w| {
+                drop(
+                    w.apply
+                        .annotations_mut()
+                        .insert(annotation::ABANDON_WORKSPACE.into(), workspace_name()),
+                )
+            },
+            "Abandoning",
+        ),
+    ];
+    for (change, reason) in rows {
+        let mut world = World::ready();
+        change(&mut world);
+        let world = world.deleting();
+        let status = refused(&world.observe(), &failure, world.now);
+        let deleting = conditions::find(&status.conditions, "Deleting").unwrap();
+        assert_eq!((deleting.status.as_str(), deleting.reason.as_str()), ("True", *reason));
+        assert!(deleting.message.contains("no"), "{}", deleting.message);
+    }
+}
+
+/// Each of Terraform's known ends has its own word, whether something is made or destroyed.
+#[test]
+fn known_ends_have_their_own_words() {
+    for (text, word) in [
+        (
+            "failed to resolve provider config: cannot get provider config: ProviderConfig.tf.upbound.io \"x\" not found",
+            "ProviderConfigMissing",
+        ),
+        (
+            "cannot get credentials: cannot get credentials secret: Secret \"gone\" not found",
+            "CredentialsMissing",
+        ),
+        (
+            "VpcLimitExceeded: The maximum number of VPCs has been reached.",
+            "QuotaExceeded",
+        ),
+        ("timeout while waiting for state to become 'ACTIVE'", "TerraformTimeout"),
+        (
+            "cannot get remote Terraform module: source path error: stat",
+            "InvalidModule",
+        ),
+        ("Error acquiring the state lock", "StateLocked"),
+    ] {
+        let mut world = World::ready();
+        world.provider_says("False", "True", text);
+        world.settle();
+        for type_ in ["Synced", "Ready"] {
+            assert_eq!(world.said(type_), format!("False/{word}"));
+            assert!(world.message(type_).contains(text), "{}", world.message(type_));
+        }
+        assert!(world.status().last_failure_message.as_ref().unwrap().contains(text));
+        let mut world = world.deleting();
+        world.settle();
+        assert_eq!(world.said("Deleting"), format!("True/{word}"));
+    }
+}
+
+/// What names another field or variable is another message, whatever digits it has in it.
+#[test]
+fn only_terraforms_words_are_kept_for_their_numbers() {
+    let mut world = World::new();
+    world.apply.spec.variables.clear();
+    let vars = |name: &str| serde_json::from_value(json!([{"key": "az", "value": format!("${{{name}}}")}])).unwrap();
+    world.template.as_mut().unwrap().template.spec.for_provider.vars = vars("az1");
+    world.settle();
+    world.template.as_mut().unwrap().template.spec.for_provider.vars = vars("az2");
+    world.settle();
+    assert!(
+        world.message("Ready").contains("the variable az2"),
+        "{}",
+        world.message("Ready")
+    );
+
+    let mut world = World::ready();
+    world.provider_says("False", "True", "observe failed: Error: bad on main.tf line 3");
+    world.settle();
+    world.apply.spec.variables.insert("region".into(), "us-east-1".into());
+    world.settle();
+    world.provider_says("False", "True", "observe failed: Error: bad on main.tf line 5");
+    world.settle();
+    assert!(
+        world.message("Ready").contains("line 5"),
+        "another revision fails in another place"
+    );
 }

@@ -44,7 +44,7 @@ fn rest(world: &mut World, stale: bool) -> String {
             check(world, &mut asked);
         }
         world.now += jiff::SignedDuration::from_secs(1);
-        if world.objects == before && !died && !world.others_act() {
+        if world.objects == before && !died && !world.others_act() && world.silent_until().is_none() {
             return told(world);
         }
     }
@@ -105,6 +105,7 @@ fn forget(value: &mut Value) {
                 "lastTransitionTime",
                 "waitingSince",
                 "resourceVersion",
+                "creationTimestamp",
                 "deletionTimestamp",
                 "annotations",
             ] {

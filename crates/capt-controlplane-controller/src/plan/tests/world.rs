@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use capt_api::{CaptCluster, CaptControlPlane, Cluster, WorkspaceTemplateApply};
 use capt_runtime::cache::Found;
+use capt_runtime::controller::{SETTLE, Wake};
 use capt_runtime::key::Key;
 use jiff::{SignedDuration, Timestamp};
 use serde::de::DeserializeOwned;
@@ -69,11 +70,13 @@ fn owner(kind: &str, name: &str, uid: &str, controller: bool) -> Value {
 impl World {
     /// A Cluster whose network is ready, and a control plane that nobody has looked at.
     pub(super) fn new() -> Self {
+        let now: Timestamp = "2026-06-01T12:00:00Z".parse().unwrap();
         let mut world = Self {
             objects: BTreeMap::new(),
             before: BTreeMap::new(),
             version: 0,
-            now: "2026-06-01T12:00:00Z".parse().unwrap(),
+            // The objects are older than anything that is told only when it lasts.
+            now: now - SignedDuration::from_hours(1),
             settings: Settings {
                 allow_cross_namespace_templates: false,
                 clear_cluster_failures: true,
@@ -119,6 +122,15 @@ impl World {
                 "controlPlaneConfig": {"region": "eu-west-1"},
             },
         }));
+        world.now = now;
+        world
+    }
+
+    /// ... which was made this moment.
+    pub(super) fn young() -> Self {
+        let mut world = Self::new();
+        let now = json!(world.now.to_string());
+        world.set(CONTROL_PLANE, "/metadata/creationTimestamp", now);
         world
     }
 
@@ -138,10 +150,13 @@ impl World {
         world
     }
 
-    fn put(&mut self, key: &'static str, mut value: Value) {
+    pub(super) fn put(&mut self, key: &'static str, mut value: Value) {
         let generation = value.pointer("/metadata/generation").cloned().unwrap_or(json!(1));
         value["metadata"]["namespace"] = json!("team");
         value["metadata"]["generation"] = generation;
+        if value.pointer("/metadata/creationTimestamp").is_none() {
+            value["metadata"]["creationTimestamp"] = json!(self.now.to_string());
+        }
         self.version += 1;
         value["metadata"]["resourceVersion"] = json!(self.version.to_string());
         let old = self.objects.insert(key, value);
@@ -216,6 +231,11 @@ impl World {
         });
     }
 
+    /// Exactly as long as a passing stage may go untold.
+    pub(super) fn wait_until_settled(&mut self) {
+        self.now += SETTLE;
+    }
+
     pub(super) fn wait_minutes(&mut self, minutes: i64) {
         self.now += SignedDuration::from_mins(minutes);
     }
@@ -245,19 +265,28 @@ impl World {
 
     /// Another controller's condition on the control plane.
     pub(super) fn say(&mut self, type_: &str, status: &str, reason: &str, message: &str) {
-        self.edit(CONTROL_PLANE, |control_plane| {
-            set_condition(control_plane, condition(type_, status, reason, message, 1))
-        });
+        let mut said = condition(type_, status, reason, message, 1);
+        said["lastTransitionTime"] = self.turned(CONTROL_PLANE, type_, status);
+        self.edit(CONTROL_PLANE, |control_plane| set_condition(control_plane, said));
+    }
+
+    /// Since when a condition has the status that it is about to get.
+    fn turned(&self, key: &'static str, type_: &str, status: &str) -> Value {
+        let conditions = self.get(key).pointer("/status/conditions").and_then(Value::as_array);
+        let before = conditions.into_iter().flatten().find(|before| before["type"] == type_);
+        match before {
+            Some(before) if before["status"] == status => before["lastTransitionTime"].clone(),
+            _ => json!(self.now.to_string()),
+        }
     }
 
     pub(super) fn apply_says(&mut self, reason: &str, message: &str) {
         let generation = self.get(APPLY)["metadata"]["generation"].as_i64().unwrap();
         let status = if reason == "Available" { "True" } else { "False" };
+        let mut ready = condition("Ready", status, reason, message, generation);
+        ready["lastTransitionTime"] = self.turned(APPLY, "Ready", status);
         self.edit(APPLY, |apply| {
-            apply["status"] = json!({
-                "observedGeneration": generation,
-                "conditions": [condition("Ready", status, reason, message, generation)],
-            });
+            apply["status"] = json!({"observedGeneration": generation, "conditions": [ready]});
         });
     }
 
@@ -291,6 +320,10 @@ impl World {
             Look::DeleteSelf => Live::DeleteSelf {
                 cluster: self.read(CLUSTER),
             },
+            Look::Destroy => Live::Destroy {
+                control_plane: self.read(CONTROL_PLANE),
+                cluster: self.read(CLUSTER),
+            },
             Look::LetGo => Live::LetGo {
                 apply: self.read(APPLY),
             },
@@ -322,6 +355,19 @@ impl World {
         plan(&seen, self.now)
     }
 
+    /// Until when nothing is said about a stage that may pass.
+    pub(super) fn silent_until(&self) -> Option<Timestamp> {
+        self.objects.get(CONTROL_PLANE)?;
+        match self.plan() {
+            Plan {
+                status: None,
+                wake: Wake::At(told),
+                ..
+            } => Some(told),
+            _ => None,
+        }
+    }
+
     /// Writes the report and takes no step.
     pub(super) fn report(&mut self) {
         if let Some(status) = self.plan().status {
@@ -350,12 +396,8 @@ impl World {
             seen.live = Some(self.live(look));
             planned = plan(&seen, self.now);
         }
-        let mut version = seen.control_plane.metadata.resource_version.clone();
-        match self.perform(&seen, planned.step)? {
-            Next::Report => {}
-            Next::ReportOn(written) => version = Some(written),
-            Next::Nothing => return Ok(()),
-        }
+        let version = seen.control_plane.metadata.resource_version.clone();
+        self.perform(&seen, planned.step)?;
         let Some(status) = planned.status else { return Ok(()) };
         let status = serde_json::to_value(status).unwrap();
         let mut same = serde_json::to_value(seen.control_plane.as_ref()).unwrap();
@@ -369,7 +411,7 @@ impl World {
         })
     }
 
-    fn perform(&mut self, seen: &Observed, step: Step) -> Result<Next, Stop> {
+    fn perform(&mut self, seen: &Observed, step: Step) -> Result<(), Stop> {
         let apply = match &seen.apply {
             Found::Present(apply) => Some(&apply.metadata),
             _ => None,
@@ -383,11 +425,6 @@ impl World {
                 self.write(CONTROL_PLANE, version, |control_plane| {
                     add_finalizer(control_plane, GUARD)
                 })?;
-                let written = self.get(CONTROL_PLANE)["metadata"]["resourceVersion"]
-                    .as_str()
-                    .unwrap()
-                    .to_owned();
-                return Ok(Next::ReportOn(written));
             }
             Step::CreateApply(apply) => {
                 self.count()?;
@@ -413,7 +450,6 @@ impl World {
             Step::DeleteSelf => {
                 self.count()?;
                 self.delete(CONTROL_PLANE);
-                return Ok(Next::Nothing);
             }
             Step::DeleteApply => {
                 self.count()?;
@@ -436,10 +472,9 @@ impl World {
             Step::DropFinalizers => {
                 self.count()?;
                 self.drop_finalizer(CONTROL_PLANE, GUARD);
-                return Ok(Next::Nothing);
             }
         }
-        Ok(Next::Report)
+        Ok(())
     }
 
     fn write(&mut self, key: &'static str, version: Option<&str>, change: impl FnOnce(&mut Value)) -> Result<(), Stop> {
@@ -526,18 +561,16 @@ impl World {
             let count = self.objects.len();
             self.pass();
             let acted = self.others_act();
-            if !acted && self.version == before && self.objects.len() == count {
-                return;
+            if acted || self.version != before || self.objects.len() != count {
+                continue;
+            }
+            match self.silent_until() {
+                Some(told) => self.now = told,
+                None => return,
             }
         }
         panic!("never comes to rest: {:#}", self.get(CONTROL_PLANE));
     }
-}
-
-enum Next {
-    Report,
-    ReportOn(String),
-    Nothing,
 }
 
 fn created(apply: &WorkspaceTemplateApply) -> Value {

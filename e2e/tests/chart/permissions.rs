@@ -1,0 +1,235 @@
+//! The chart's accounts may do what their controllers declare, and nothing else.
+
+use std::collections::BTreeSet;
+
+use anyhow::{Context, Result, ensure};
+use capt_e2e::components::CONTROLLERS;
+use capt_e2e::{manifests, testing};
+use capt_runtime::rbac::Rule;
+use futures::{StreamExt, TryStreamExt, stream};
+use k8s_openapi::api::authorization::v1::{ResourceAttributes, SubjectAccessReview, SubjectAccessReviewSpec};
+use k8s_openapi::api::rbac::v1::{ClusterRole, ClusterRoleBinding};
+use kube::api::{DeleteParams, ListParams, PostParams};
+use kube::{Api, Client};
+use serde_json::json;
+
+use crate::helm::Helm;
+
+/// Group, resource with its subresource, verb.
+type Permission = (String, String, String);
+
+fn permissions(rules: &[Rule]) -> BTreeSet<Permission> {
+    let mut all = BTreeSet::new();
+    for rule in rules {
+        for group in rule.groups {
+            for resource in rule.resources {
+                let of = |verb: &&str| ((*group).to_owned(), (*resource).to_owned(), (*verb).to_owned());
+                all.extend(rule.verbs.iter().map(of));
+            }
+        }
+    }
+    all
+}
+
+/// What no controller may do anywhere.
+fn escalations() -> BTreeSet<Permission> {
+    let all = [
+        ("", "pods", "create"),
+        ("", "pods/exec", "create"),
+        ("", "serviceaccounts/token", "create"),
+        ("", "secrets", "update"),
+        ("apps", "deployments", "patch"),
+        ("rbac.authorization.k8s.io", "clusterroles", "escalate"),
+        ("rbac.authorization.k8s.io", "clusterroles", "bind"),
+        ("rbac.authorization.k8s.io", "rolebindings", "create"),
+        ("apiextensions.k8s.io", "customresourcedefinitions", "patch"),
+        (
+            "admissionregistration.k8s.io",
+            "validatingwebhookconfigurations",
+            "create",
+        ),
+    ];
+    all.into_iter()
+        .map(|(group, resource, verb)| (group.into(), resource.into(), verb.into()))
+        .collect()
+}
+
+struct Installation {
+    client: Client,
+    namespace: String,
+}
+
+impl Installation {
+    /// The accounts, roles and bindings of a release in a namespace of its own.
+    async fn new(watch: Option<&str>) -> Result<Self> {
+        let client = testing::client().await?;
+        let namespace = testing::namespace(&client, "chart-rbac").await?;
+        let values = json!({ "watch": { "namespace": watch.unwrap_or_default() } });
+        let rendered = Helm::new().await?.render_into(&namespace, "capt", &values)?;
+        let objects = rendered.objects.into_iter().filter(|object| {
+            let kind = object["kind"].as_str().unwrap_or_default();
+            kind == "ServiceAccount" || kind.ends_with("Role") || kind.ends_with("RoleBinding")
+        });
+        manifests::apply(&client, objects.collect()).await?;
+        Ok(Self { client, namespace })
+    }
+
+    async fn may(&self, controller: &str, namespace: Option<&str>, permission: &Permission) -> Result<bool> {
+        let (group, resource, verb) = permission;
+        let (resource, subresource) = match resource.split_once('/') {
+            Some((resource, subresource)) => (resource, Some(subresource.to_owned())),
+            None => (resource.as_str(), None),
+        };
+        let review = SubjectAccessReview {
+            spec: SubjectAccessReviewSpec {
+                user: Some(format!("system:serviceaccount:{}:{controller}", self.namespace)),
+                groups: Some(vec!["system:serviceaccounts".into(), "system:authenticated".into()]),
+                resource_attributes: Some(ResourceAttributes {
+                    namespace: namespace.map(str::to_owned),
+                    group: Some(group.clone()),
+                    resource: Some(resource.to_owned()),
+                    subresource,
+                    verb: Some(verb.clone()),
+                    ..ResourceAttributes::default()
+                }),
+                ..SubjectAccessReviewSpec::default()
+            },
+            ..SubjectAccessReview::default()
+        };
+        let api: Api<SubjectAccessReview> = Api::all(self.client.clone());
+        let answer = api.create(&PostParams::default(), &review).await?;
+        Ok(answer.status.context("no answer")?.allowed)
+    }
+
+    /// Which of the permissions an account has in a namespace, or everywhere.
+    async fn held(
+        &self,
+        controller: &str,
+        namespace: Option<&str>,
+        asked: &BTreeSet<Permission>,
+    ) -> Result<BTreeSet<Permission>> {
+        let answers = stream::iter(asked).map(|permission| async move {
+            Ok::<_, anyhow::Error>((permission.clone(), self.may(controller, namespace, permission).await?))
+        });
+        let answers: Vec<_> = answers.buffer_unordered(8).try_collect().await?;
+        Ok(answers
+            .into_iter()
+            .filter(|(_, allowed)| *allowed)
+            .map(|(permission, _)| permission)
+            .collect())
+    }
+
+    /// The namespace takes the rest along.
+    async fn remove(self) -> Result<()> {
+        let roles: Api<ClusterRole> = Api::all(self.client.clone());
+        let bindings: Api<ClusterRoleBinding> = Api::all(self.client.clone());
+        let prefix = format!("{}:", self.namespace);
+        for binding in bindings.list(&ListParams::default()).await? {
+            let name = binding.metadata.name.unwrap_or_default();
+            if name.starts_with(&prefix) {
+                bindings.delete(&name, &DeleteParams::default()).await?;
+                roles.delete(&name, &DeleteParams::default()).await?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Everything that anybody may do, and some things that nobody may.
+fn everything_to_ask() -> BTreeSet<Permission> {
+    let declared = CONTROLLERS
+        .iter()
+        .flat_map(|controller| permissions(controller.everywhere));
+    declared.chain(escalations()).collect()
+}
+
+#[tokio::test]
+async fn everywhere_means_what_is_declared() -> Result<()> {
+    let installation = Installation::new(None).await?;
+    let asked = everything_to_ask();
+    for controller in CONTROLLERS {
+        let held = installation.held(controller.name, None, &asked).await?;
+        let declared = permissions(controller.everywhere);
+        ensure!(
+            held == declared,
+            "{}: {:?}",
+            controller.name,
+            held.symmetric_difference(&declared)
+        );
+        // The Lease is in the release's namespace, and only there.
+        let lease = permissions(controller.own_namespace);
+        let own = Some(installation.namespace.as_str());
+        ensure!(
+            installation.held(controller.name, own, &lease).await? == lease,
+            "{}",
+            controller.name
+        );
+        ensure!(
+            installation
+                .held(controller.name, Some("default"), &lease)
+                .await?
+                .is_empty(),
+            "{}",
+            controller.name
+        );
+    }
+    installation.remove().await
+}
+
+#[tokio::test]
+async fn an_installation_for_one_namespace_reaches_no_other() -> Result<()> {
+    let client = testing::client().await?;
+    let watched = testing::namespace(&client, "chart-watched").await?;
+    let installation = Installation::new(Some(&watched)).await?;
+    let asked = everything_to_ask();
+    let belongs_to_none = |permission: &Permission| permission.0 == "tf.upbound.io" && permission.1 == "workspaces";
+    for controller in CONTROLLERS {
+        let declared = permissions(controller.everywhere);
+        let inside = installation.held(controller.name, Some(&watched), &asked).await?;
+        ensure!(
+            inside == declared,
+            "{}: {:?}",
+            controller.name,
+            inside.symmetric_difference(&declared)
+        );
+        for elsewhere in ["default", "capt-system", installation.namespace.as_str()] {
+            let held = installation.held(controller.name, Some(elsewhere), &asked).await?;
+            let foreign: Vec<_> = held.iter().filter(|permission| !belongs_to_none(permission)).collect();
+            ensure!(foreign.is_empty(), "{} in {elsewhere}: {foreign:?}", controller.name);
+        }
+    }
+    installation.remove().await
+}
+
+/// Which resources are cluster-scoped is the API server's to say: a Role in a namespace would give nothing on them.
+#[tokio::test]
+async fn roles_in_a_namespace_name_no_cluster_scoped_resource() -> Result<()> {
+    let client = testing::client().await?;
+    let discovery = kube::Discovery::new(client).run().await?;
+    let rendered = Helm::new()
+        .await?
+        .render(&json!({ "watch": { "namespace": "team-a" } }))?;
+    let mut looked_at = 0;
+    for role in rendered.of_kind("Role") {
+        for rule in role["rules"].as_array().context("no rules")? {
+            let words = |key: &str| -> Vec<String> { serde_json::from_value(rule[key].clone()).unwrap_or_default() };
+            for group in words("apiGroups") {
+                let group = discovery.get(&group).with_context(|| format!("no group {group}"))?;
+                for resource in words("resources") {
+                    let plural = resource.split('/').next().unwrap_or_default();
+                    let mut known = group.recommended_resources().into_iter();
+                    let (_, capabilities) = known
+                        .find(|(known, _)| known.plural == plural)
+                        .with_context(|| format!("no resource {plural} in {}", group.name()))?;
+                    ensure!(
+                        capabilities.scope == kube::discovery::Scope::Namespaced,
+                        "{plural} is cluster-scoped"
+                    );
+                    looked_at += 1;
+                }
+            }
+        }
+    }
+    ensure!(looked_at > 30, "{looked_at}");
+    Ok(())
+}

@@ -1,0 +1,134 @@
+//! A real API server takes everything that the chart renders, to the last field, and pod security lets its pods in.
+
+use anyhow::{Context, Result, ensure};
+use capt_e2e::tools::Toolbox;
+use capt_e2e::{manifests, testing};
+use k8s_openapi::api::core::v1::{Namespace, ServiceAccount};
+use kube::api::{DynamicObject, Patch, PatchParams, PostParams, ValidationDirective};
+use kube::runtime::wait::await_condition;
+use kube::{Api, Client};
+use serde_json::{Value, json};
+
+use crate::helm::Helm;
+use crate::render::{everything, merged};
+
+/// The kinds of the Prometheus operator that the chart makes objects of.
+async fn install_prometheus_operator_crds(client: &Client) -> Result<()> {
+    let tools = Toolbox::for_chart(testing::environment()?.cache()).await?;
+    let mut crds = Vec::new();
+    for file in tools.manifests("prometheus-operator", "example/prometheus-operator-crd")? {
+        let name = file.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        if ["servicemonitors", "podmonitors", "prometheusrules"]
+            .iter()
+            .any(|kind| name.contains(kind))
+        {
+            crds.extend(manifests::read(&file)?);
+        }
+    }
+    ensure!(
+        crds.len() == 3,
+        "the Prometheus operator has {} of the 3 CRDs",
+        crds.len()
+    );
+    manifests::apply_crds(client, crds).await
+}
+
+/// As if it were applied; a field that the API server does not know is an error.
+pub(crate) async fn dry_run(client: &Client, object: &Value) -> Result<()> {
+    let text = |path: &str| object.pointer(path).and_then(Value::as_str);
+    let (api_version, kind) = (
+        text("/apiVersion").context("no apiVersion")?,
+        text("/kind").context("no kind")?,
+    );
+    let name = text("/metadata/name").context("no name")?;
+    let api = testing::objects(client, api_version, kind, text("/metadata/namespace"));
+    let params = PatchParams {
+        dry_run: true,
+        field_validation: Some(ValidationDirective::Strict),
+        ..PatchParams::apply("chart-test").force()
+    };
+    api.patch(name, &params, &Patch::Apply(object))
+        .await
+        .with_context(|| format!("{kind} {name}"))?;
+    Ok(())
+}
+
+#[tokio::test]
+async fn the_api_server_takes_every_object() -> Result<()> {
+    let client = testing::client().await?;
+    install_prometheus_operator_crds(&client).await?;
+    let watched = testing::namespace(&client, "chart-watched").await?;
+    let helm = Helm::new().await?;
+    let namespaced = json!({ "watch": { "namespace": watched } });
+    for values in [json!({}), everything(), merged(everything(), namespaced)] {
+        let rendered = helm.render(&values)?;
+        ensure!(rendered.objects.len() > 40, "{} objects", rendered.objects.len());
+        for object in &rendered.objects {
+            dry_run(&client, object).await?;
+        }
+    }
+    let unknown = json!({
+        "apiVersion": "v1", "kind": "ServiceAccount", "metadata": { "name": "a", "namespace": "default" }, "automount": true,
+    });
+    ensure!(dry_run(&client, &unknown).await.is_err(), "an unknown field is taken");
+    Ok(())
+}
+
+/// A namespace with the restricted standard enforced, in which pods can be tried.
+async fn restricted_namespace(client: &Client) -> Result<String> {
+    let name = testing::namespace(client, "chart-restricted").await?;
+    let enforce = json!({ "metadata": { "labels": { "pod-security.kubernetes.io/enforce": "restricted" } } });
+    let namespaces: Api<Namespace> = Api::all(client.clone());
+    namespaces
+        .patch(&name, &PatchParams::default(), &Patch::Merge(enforce))
+        .await?;
+    // The controller manager makes it, and no pod is admitted before.
+    let accounts: Api<ServiceAccount> = Api::namespaced(client.clone(), &name);
+    await_condition(accounts, "default", |account: Option<&ServiceAccount>| {
+        account.is_some()
+    })
+    .await?;
+    Ok(name)
+}
+
+#[tokio::test]
+async fn the_pods_satisfy_the_restricted_standard() -> Result<()> {
+    let client = testing::client().await?;
+    let namespace = restricted_namespace(&client).await?;
+    let pods: Api<DynamicObject> = testing::objects(&client, "v1", "Pod", Some(&namespace));
+    let params = PostParams {
+        dry_run: true,
+        field_manager: None,
+    };
+    let admitted = |mut template: Value| {
+        template["apiVersion"] = "v1".into();
+        template["kind"] = "Pod".into();
+        template["metadata"]["name"] = "tried".into();
+        // The account is the release's, and not in this namespace.
+        template["spec"]["serviceAccountName"] = "default".into();
+        let (pods, params) = (pods.clone(), params.clone());
+        async move { Ok::<_, anyhow::Error>(pods.create(&params, &serde_json::from_value(template)?).await?) }
+    };
+    let rendered = Helm::new().await?.render(&json!({ "crds": { "keep": false } }))?;
+    let mut tried = 0;
+    for object in rendered
+        .objects
+        .iter()
+        .filter(|object| object["spec"]["template"]["spec"].is_object())
+    {
+        let template = object["spec"]["template"].clone();
+        admitted(template)
+            .await
+            .with_context(|| format!("{} {}", object["kind"], object["metadata"]["name"]))?;
+        tried += 1;
+    }
+    ensure!(
+        tried == 8,
+        "{tried} pod templates: five controllers and three Jobs are expected"
+    );
+
+    let mut root = rendered.pod("capt-secrets")?.clone();
+    root["spec"]["securityContext"]["runAsNonRoot"] = json!(false);
+    ensure!(admitted(root).await.is_err(), "the standard is not enforced here");
+    Ok(())
+}

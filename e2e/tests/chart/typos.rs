@@ -1,0 +1,163 @@
+//! Values that are no values of the chart are refused, with words that lead to the mistake.
+
+use anyhow::{Result, ensure};
+use serde_json::{Value, json};
+
+use crate::helm::Helm;
+
+/// Values, and what the refusal must name.
+fn mistakes() -> Vec<(Value, &'static [&'static str])> {
+    vec![
+        (json!({ "replicas": 3 }), &["replicas"]),
+        (json!({ "controler": {} }), &["controler"]),
+        (
+            json!({ "controllers": { "secret": { "enabled": false } } }),
+            &["controllers", "secret"],
+        ),
+        (
+            json!({ "controllers": { "secrets": { "replica": 3 } } }),
+            &["controllers", "secrets", "replica"],
+        ),
+        (
+            json!({ "controllers": { "endpoint": { "allowExecKubeconfig": true } } }),
+            &["endpoint", "allowExecKubeconfig"],
+        ),
+        (json!({ "common": { "replicas": "3" } }), &["replicas"]),
+        (json!({ "common": { "replicas": -1 } }), &["replicas"]),
+        (json!({ "common": { "concurrency": 0 } }), &["concurrency"]),
+        (
+            json!({ "common": { "logFormat": "logfmt" } }),
+            &["logFormat", "text", "json"],
+        ),
+        (
+            json!({ "common": { "image": { "repository": "x" } } }),
+            &["image", "repository"],
+        ),
+        (json!({ "common": { "image": { "tag": "a tag" } } }), &["tag"]),
+        (
+            json!({ "controllers": { "secrets": { "imageDigest": "sha1:00" } } }),
+            &["secrets", "imageDigest"],
+        ),
+        // One digest for all images would be wrong for all but one; so would one account.
+        (json!({ "common": { "imageDigest": "" } }), &["common", "imageDigest"]),
+        (
+            json!({ "common": { "serviceAccountName": "a" } }),
+            &["common", "serviceAccountName"],
+        ),
+        (
+            json!({ "common": { "image": { "pullPolicy": "Sometimes" } } }),
+            &["pullPolicy", "IfNotPresent"],
+        ),
+        (
+            json!({ "common": { "leaderElection": { "leaseDuration": "15" } } }),
+            &["leaseDuration"],
+        ),
+        (json!({ "common": { "extraArgs": ["-v"] } }), &["extraArgs"]),
+        (
+            json!({ "common": { "resources": { "request": {} } } }),
+            &["resources", "request"],
+        ),
+        (
+            json!({ "common": { "tolerations": [{ "efect": "NoSchedule" }] } }),
+            &["tolerations", "efect"],
+        ),
+        (
+            json!({ "common": { "affinity": { "nodeAfinity": {} } } }),
+            &["affinity", "nodeAfinity"],
+        ),
+        (
+            json!({ "common": { "extraEnv": [{ "nme": "A" }] } }),
+            &["extraEnv", "nme"],
+        ),
+        (
+            json!({ "common": { "securityContext": { "runAsNonroot": true } } }),
+            &["securityContext", "runAsNonroot"],
+        ),
+        (
+            json!({ "common": { "podAnnotations": { "a": 1 } } }),
+            &["podAnnotations"],
+        ),
+        (
+            json!({ "common": { "networkPolicy": { "apiServer": { "ports": [] } } } }),
+            &["ports"],
+        ),
+        (
+            json!({ "common": { "networkPolicy": { "apiServer": { "cidrs": ["10.0.0.1"] } } } }),
+            &["cidrs"],
+        ),
+        (json!({ "common": { "metrics": { "port": 80 } } }), &["metrics", "port"]),
+        (
+            json!({ "common": { "terminationGracePeriodSeconds": 5 } }),
+            &["terminationGracePeriodSeconds"],
+        ),
+        (
+            json!({ "controllers": { "cluster": { "timeouts": { "controlPlane": "1m" } } } }),
+            &["timeouts", "controlPlane"],
+        ),
+        (
+            json!({ "controllers": { "workspace": { "workspaceKind": "tf.io/v1" } } }),
+            &["workspaceKind", "tf.upbound.io/v1beta1"],
+        ),
+        (json!({ "watch": { "namespaces": "a" } }), &["watch", "namespaces"]),
+        (json!({ "watch": { "namespace": "Team_A" } }), &["namespace"]),
+        (json!({ "crds": { "enabled": true } }), &["crds", "enabled"]),
+        (
+            json!({ "prometheusRule": { "disabledAlerts": ["NotOurs"] } }),
+            &["disabledAlerts"],
+        ),
+        (
+            json!({ "fullnameOverride": "a-name-that-leaves-no-room-for-the-endings" }),
+            &["fullnameOverride"],
+        ),
+    ]
+}
+
+#[tokio::test]
+async fn a_mistake_is_named() -> Result<()> {
+    for helm in Helm::majors().await? {
+        for (values, names) in mistakes() {
+            let said = helm.refusal(&values)?;
+            for name in names {
+                ensure!(said.contains(name), "{values}: {name} is not in\n{said}");
+            }
+        }
+    }
+    Ok(())
+}
+
+/// What the schema cannot see.
+#[tokio::test]
+async fn values_that_do_not_fit_together_are_refused() -> Result<()> {
+    let helm = Helm::new().await?;
+    let repeated = helm.refusal(&json!({ "controllers": { "secrets": { "extraArgs": ["--log-level=debug"] } } }))?;
+    ensure!(
+        repeated.contains("controllers.secrets.extraArgs: --log-level is set by a value"),
+        "{repeated}"
+    );
+    let no_service = json!({ "common": { "serviceMonitor": { "enabled": true }, "service": { "enabled": false } } });
+    let no_service = helm.refusal(&no_service)?;
+    ensure!(
+        no_service.contains("serviceMonitor needs service.enabled"),
+        "{no_service}"
+    );
+    let no_account = helm.refusal(&json!({ "common": { "serviceAccount": { "create": false } } }))?;
+    ensure!(
+        no_account.contains("serviceAccountName must name an account"),
+        "{no_account}"
+    );
+    let no_alert = helm.refusal(&json!({ "prometheusRule": { "enabled": true, "disabledAlerts": ["CaptNoSuch"] } }))?;
+    ensure!(no_alert.contains("no alert CaptNoSuch; there are Capt"), "{no_alert}");
+    let no_token = json!({ "common": { "podMonitor": { "enabled": true }, "metrics": { "secure": true } } });
+    let no_token = helm.refusal(&no_token)?;
+    ensure!(no_token.contains("podMonitor needs metrics.tokenSecret"), "{no_token}");
+    Ok(())
+}
+
+/// As a dependency of another chart it gets two values that it does not have.
+#[tokio::test]
+async fn a_parent_chart_may_set_what_helm_hands_down() -> Result<()> {
+    Helm::new()
+        .await?
+        .render(&json!({ "enabled": true, "global": { "anything": 1 } }))?;
+    Ok(())
+}
