@@ -71,6 +71,13 @@ impl Request {
         self.object_ref.as_ref().map_or("", |object| object.api_group.as_str())
     }
 
+    /// Namespace and name of the object, each empty when there is none.
+    pub fn object(&self) -> (&str, &str) {
+        self.object_ref
+            .as_ref()
+            .map_or(("", ""), |object| (&object.namespace, &object.name))
+    }
+
     /// The resource as permissions name it: `clusters`, or `clusters/status`.
     pub fn resource_path(&self) -> String {
         match &self.object_ref {
@@ -105,10 +112,7 @@ impl Request {
 
 impl fmt::Display for Request {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (namespace, name) = self
-            .object_ref
-            .as_ref()
-            .map_or(("", ""), |object| (&object.namespace, &object.name));
+        let (namespace, name) = self.object();
         write!(
             f,
             "{} {} {} {} {namespace}/{name}: {}",

@@ -1,4 +1,10 @@
-//! What the tests on a real control plane share: a client, and a namespace of their own.
+//! What the tests on a real control plane share: a client, a namespace of their own, and ways to wait and to look.
+
+pub mod bench;
+pub mod component;
+pub mod end_state;
+pub mod history;
+mod watchman;
 
 use std::path::PathBuf;
 use std::process::{Command, Output};
@@ -109,6 +115,10 @@ pub async fn create(client: &Client, namespace: Option<&str>, object: Value) -> 
         .await?)
 }
 
+/// How long a test waits for whole clusters: many are made at once, each with Terraform and an API server of its own, on as
+/// few as two cores.
+pub const CLUSTER_PATIENCE: Duration = Duration::from_secs(300);
+
 /// How long a test waits for something that takes seconds.
 const PATIENCE: Duration = Duration::from_secs(120);
 
@@ -174,4 +184,31 @@ pub fn message<'a>(object: &'a DynamicObject, type_: &str) -> &'a str {
         .and_then(|condition| condition.get("message"))
         .and_then(Value::as_str)
         .unwrap_or_default()
+}
+
+/// Whether a condition is there and True.
+pub fn is_true(object: &DynamicObject, type_: &str) -> bool {
+    condition(object, type_).starts_with("True/")
+}
+
+/// The text at a path, empty when there is none.
+pub fn text<'a>(object: &'a DynamicObject, pointer: &str) -> &'a str {
+    object.data.pointer(pointer).and_then(Value::as_str).unwrap_or_default()
+}
+
+/// The generation that the status is about.
+pub fn observed(object: &DynamicObject) -> i64 {
+    let generation = object.data.pointer("/status/observedGeneration");
+    generation.and_then(Value::as_i64).unwrap_or_default()
+}
+
+/// The status of a condition, without its reason.
+pub fn status(object: &DynamicObject, type_: &str) -> String {
+    let condition = condition(object, type_);
+    condition.split('/').next().unwrap_or_default().to_owned()
+}
+
+/// Whether the object was ready for this generation, or a later one.
+pub fn ready_since(generation: i64) -> impl Fn(&DynamicObject) -> bool {
+    move |object| is_true(object, "Ready") && observed(object) >= generation
 }

@@ -1,0 +1,101 @@
+//! Parts of an environment that a test takes away and brings back: exactly as they ran, or with other flags.
+
+use std::collections::BTreeMap;
+use std::ffi::OsString;
+use std::fs;
+use std::os::unix::ffi::OsStringExt;
+use std::path::PathBuf;
+use std::process::Command;
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use nix::sys::signal::Signal;
+
+use crate::environment::{Environment, Record};
+use crate::process::Process;
+
+/// A component that does not run.
+#[derive(Debug)]
+pub struct Stopped {
+    environment: Environment,
+    name: String,
+    program: PathBuf,
+    arguments: Vec<OsString>,
+    variables: BTreeMap<OsString, OsString>,
+    fingerprint: String,
+}
+
+/// Ends a component as a rolling update does: it may finish what it is at, and gives its Lease back.
+pub async fn stop(environment: &Environment, name: &str) -> Result<Stopped> {
+    end(environment, name, None).await
+}
+
+/// Ends a component without any warning.
+pub async fn kill(environment: &Environment, name: &str) -> Result<Stopped> {
+    end(environment, name, Some(Signal::SIGKILL)).await
+}
+
+async fn end(environment: &Environment, name: &str, signal: Option<Signal>) -> Result<Stopped> {
+    let Record { process, fingerprint } = environment
+        .process(name)
+        .with_context(|| format!("{name} does not run"))?;
+    let read = |file: &str| -> Result<Vec<OsString>> {
+        let text = fs::read(format!("/proc/{}/{file}", process.pid))?;
+        let words = text.strip_suffix(&[0]).unwrap_or(&text).split(|byte| *byte == 0);
+        Ok(words.map(|word| OsString::from_vec(word.to_vec())).collect())
+    };
+    let stopped = Stopped {
+        environment: environment.clone(),
+        name: name.to_owned(),
+        program: fs::read_link(format!("/proc/{}/exe", process.pid))?,
+        arguments: read("cmdline")?.into_iter().skip(1).collect(),
+        variables: read("environ")?.into_iter().filter_map(variable).collect(),
+        fingerprint,
+    };
+    if let Some(signal) = signal {
+        process.signal(signal);
+    }
+    process.stop(Duration::from_secs(30)).await;
+    Ok(stopped)
+}
+
+fn variable(text: OsString) -> Option<(OsString, OsString)> {
+    let bytes = text.into_vec();
+    let equals = bytes.iter().position(|byte| *byte == b'=')?;
+    let (name, value) = bytes.split_at(equals);
+    Some((
+        OsString::from_vec(name.to_vec()),
+        OsString::from_vec(value.get(1..)?.to_vec()),
+    ))
+}
+
+impl Stopped {
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Starts it as it ran before.
+    pub fn start(self) -> Result<Process> {
+        self.start_with(&[])
+    }
+
+    /// Starts it with more flags; the last of two equal ones counts.
+    pub fn start_with(self, flags: &[&str]) -> Result<Process> {
+        let mut command = Command::new(&self.program);
+        command
+            .args(&self.arguments)
+            .args(flags)
+            .env_clear()
+            .envs(&self.variables)
+            .current_dir(self.environment.dir());
+        let process = Process::spawn(command, &self.environment.log(&self.name))?;
+        self.environment.record(
+            &self.name,
+            &Record {
+                process: process.clone(),
+                fingerprint: self.fingerprint,
+            },
+        )?;
+        Ok(process)
+    }
+}
