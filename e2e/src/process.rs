@@ -54,8 +54,10 @@ impl Process {
     }
 
     pub fn is_alive(&self) -> bool {
-        // A zombie has ended; it only waits for its parent.
-        stat(self.pid).is_some_and(|(state, started)| started == self.started && state != 'Z')
+        // A zombie has ended and only waits for its parent; but one that still has threads also still has its ports.
+        stat(self.pid).is_some_and(|(state, started)| {
+            started == self.started && (state != 'Z' || threads(self.pid).is_some_and(|threads| threads > 1))
+        })
     }
 
     /// Resident memory in bytes.
@@ -121,6 +123,11 @@ pub fn carrying(variable: &str, path: &Path) -> Vec<Process> {
             })
         })
         .collect()
+}
+
+/// How many threads of a process have not ended.
+fn threads(pid: i32) -> Option<usize> {
+    Some(fs::read_dir(format!("/proc/{pid}/task")).ok()?.count())
 }
 
 /// State and start time of a process, from the kernel.
