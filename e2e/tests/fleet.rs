@@ -411,7 +411,10 @@ impl Cost {
     fn assert_writes_within(&self, per_cluster: usize) {
         let writes = self.count("WRITES");
         let allowed = per_cluster * CLUSTERS;
-        assert!(writes <= allowed, "{writes} writes for {CLUSTERS} clusters, {allowed} are allowed");
+        assert!(
+            writes <= allowed,
+            "{writes} writes for {CLUSTERS} clusters, {allowed} are allowed"
+        );
     }
 
     fn table(&self) -> String {

@@ -640,23 +640,39 @@ async fn secure_metrics_are_for_those_whom_the_api_server_lets_read_them() -> Re
     ];
     let (process, metrics) = Process::start(&flags, |setup| setup.metrics_address()).await?;
     assert_ne!(process.address, metrics);
-    assert_eq!(process.get("/metrics").await?.0, 404, "the open port has no metrics any more");
+    assert_eq!(
+        process.get("/metrics").await?.0,
+        404,
+        "the open port has no metrics any more"
+    );
     assert_eq!(process.get("/healthz").await?.0, 200);
 
     // A token of a service account, which the API server knows and has not permitted anything.
     let accounts: Api<ServiceAccount> = Api::namespaced(client.clone(), &namespace);
     accounts
-        .create(&PostParams::default(), &serde_json::from_value(json!({"metadata": {"name": "scraper"}}))?)
+        .create(
+            &PostParams::default(),
+            &serde_json::from_value(json!({"metadata": {"name": "scraper"}}))?,
+        )
         .await?;
     let request = accounts
-        .create_token_request("scraper", &PostParams::default(), &serde_json::from_value(json!({"spec": {"audiences": []}}))?)
+        .create_token_request(
+            "scraper",
+            &PostParams::default(),
+            &serde_json::from_value(json!({"spec": {"audiences": []}}))?,
+        )
         .await?;
     let token = request.status.context("no token")?.token;
     assert_eq!(scrape(&scraper(metrics, "nobody's")?).await, Err(401));
-    assert_eq!(scrape(&scraper(metrics, token.as_deref().unwrap_or_default())?).await, Err(403));
+    assert_eq!(
+        scrape(&scraper(metrics, token.as_deref().unwrap_or_default())?).await,
+        Err(403)
+    );
 
     let admin = testing::environment()?.settings()?.token("admin")?.to_owned();
-    let text = scrape(&scraper(metrics, &admin)?).await.map_err(|code| anyhow::anyhow!("refused: {code}"))?;
+    let text = scrape(&scraper(metrics, &admin)?)
+        .await
+        .map_err(|code| anyhow::anyhow!("refused: {code}"))?;
     assert!(text.contains("capt_build_info"), "{text}");
     process.stop().await
 }

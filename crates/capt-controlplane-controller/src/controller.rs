@@ -8,7 +8,7 @@ use capt_api::{CaptCluster, CaptControlPlane, Cluster, WorkspaceTemplateApply};
 use capt_runtime::app::{self, Setup};
 use capt_runtime::apply::Writer;
 use capt_runtime::args::{CommonArgs, positive};
-use capt_runtime::cache::Change;
+use capt_runtime::hold::Holds;
 use capt_runtime::key::Key;
 use capt_runtime::watch::Watch;
 use clap::{ArgAction, Parser};
@@ -17,7 +17,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
 use crate::act::ControlPlanes;
 use crate::eks_apply;
-use crate::hold::{self, Holds};
+use crate::hold::HOLD;
 use crate::observe::{Caches, Settings, infrastructure_name};
 
 /// Makes and tends the EKS control plane of each CAPTControlPlane.
@@ -117,12 +117,7 @@ fn wire(setup: &mut Setup, settings: Settings) -> anyhow::Result<()> {
         let name = infrastructure.metadata.name.as_deref().unwrap_or_default();
         vec![beside(&infrastructure.metadata, &vpc_apply_name(name))]
     });
-    let held_by_cluster = applies.index(|apply| {
-        hold::cluster_of(&apply.metadata)
-            .filter(|_| hold::is_held(&apply.metadata))
-            .into_iter()
-            .collect()
-    });
+    let held_by_cluster = applies.index(|apply| HOLD.cluster_of(apply));
 
     // From a network to the control planes of the Clusters that name it.
     let of_infrastructure = {
@@ -138,13 +133,7 @@ fn wire(setup: &mut Setup, settings: Settings) -> anyhow::Result<()> {
     };
 
     control_planes.notify(&queue);
-    control_planes.on_change(&holds, |change| {
-        let gone = uid(change.old.as_deref()).filter(|old| uid(change.new.as_deref()) != Some(old));
-        let old = change.old.as_deref().filter(|_| gone.is_some());
-        old.map(|control_plane| apply_key(&control_plane.metadata))
-            .into_iter()
-            .collect()
-    });
+    control_planes.on_change(&holds, |change| HOLD.left_behind(change));
     clusters.on_change(&queue, move |change| {
         let states = [&change.old, &change.new].into_iter().flatten();
         states
@@ -168,13 +157,7 @@ fn wire(setup: &mut Setup, settings: Settings) -> anyhow::Result<()> {
                 .collect()
         }
     });
-    applies.on_change(&holds, |change: &Change<WorkspaceTemplateApply>| {
-        let held = change
-            .new
-            .as_deref()
-            .is_some_and(|apply| hold::is_held(&apply.metadata));
-        held.then(|| change.key.clone()).into_iter().collect()
-    });
+    applies.on_change(&holds, |change| HOLD.held(change));
 
     let caches = Caches {
         control_planes: setup.start(control_planes),
@@ -183,13 +166,15 @@ fn wire(setup: &mut Setup, settings: Settings) -> anyhow::Result<()> {
         applies: setup.start(applies),
     };
     let holders = Holds {
+        hold: HOLD,
         scope,
         applies: caches.applies.clone(),
         clusters: caches.clusters.clone(),
-        by_apply,
-        control_planes: writer.of(),
+        parents: by_apply,
+        live_parents: writer.of(),
         live_clusters: writer.of(),
-        objects: writer.of().shown_in(&caches.applies),
+        live_applies: writer.of().shown_in(&caches.applies),
+        events: setup.events(),
     };
     let reconciler = ControlPlanes {
         settings,
@@ -214,10 +199,6 @@ fn apply_key(control_plane: &ObjectMeta) -> Key {
 /// The key of an object in the same namespace.
 fn beside(metadata: &ObjectMeta, name: &str) -> Key {
     Key::namespaced(metadata.namespace.as_deref().unwrap_or_default(), name)
-}
-
-fn uid(control_plane: Option<&CaptControlPlane>) -> Option<&str> {
-    control_plane?.metadata.uid.as_deref()
 }
 
 #[cfg(test)]

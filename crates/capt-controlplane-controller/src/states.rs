@@ -206,7 +206,11 @@ pub const READY: Machine<Ready> = Machine {
         },
         Way {
             from: LIVING,
-            to: &[Ready::WaitingForEndpoint, Ready::EndpointMissing, Ready::EndpointInvalid],
+            to: &[
+                Ready::WaitingForEndpoint,
+                Ready::EndpointMissing,
+                Ready::EndpointInvalid,
+            ],
             when: "Terraform is done, and the endpoint is not published",
         },
         Way {

@@ -14,6 +14,7 @@ use jiff::Timestamp;
 use super::status::{self, Departure};
 use super::{Plan, Step};
 use crate::eks_apply;
+use crate::hold::HOLD;
 use crate::observe::{Live, Look, Observed};
 
 /// What guards the object in the name of this controller. The Go version's counts as our own.
@@ -76,7 +77,7 @@ fn next(seen: &Observed, begun: Timestamp) -> (Step, Departure) {
         Found::Present(apply) if apply.metadata.deletion_timestamp.is_none() => {
             waiting(destroy(seen, Step::DeleteApply), None, "")
         }
-        Found::Present(apply) if is_held(apply) => waiting(destroy(seen, Step::ReleaseApply), None, ""),
+        Found::Present(apply) if HOLD.is_on(&apply.metadata) => waiting(destroy(seen, Step::ReleaseApply), None, ""),
         Found::Present(apply) => match obstacle(apply) {
             Some((reason, "")) => waiting(Step::Nothing, reason, ""),
             Some((reason, message)) => waiting(Step::Nothing, reason, &format!(": {message}")),
@@ -109,15 +110,6 @@ fn let_go(seen: &Observed) -> Step {
         },
         _ => Step::Look(Look::LetGo),
     }
-}
-
-fn is_held(apply: &WorkspaceTemplateApply) -> bool {
-    apply
-        .metadata
-        .finalizers
-        .iter()
-        .flatten()
-        .any(|name| name == finalizer::CAPT_CONTROL_PLANE_HOLD)
 }
 
 /// What keeps the apply from going, in its own words. While Terraform destroys as it should there is nothing to repeat.

@@ -633,7 +633,10 @@ fn every_end_that_terraform_comes_to_is_a_failure_that_is_tried_again() {
         world.set(APPLY, "/status/conditions", json!([says]));
         check_deletion(said, &world, "Nothing", said, "to go: Terraform's words");
         let ready = world.plan().status.unwrap();
-        assert!(condition(&ready, "Ready").2.contains("Terraform's words"), "it reaches the Cluster's line");
+        assert!(
+            condition(&ready, "Ready").2.contains("Terraform's words"),
+            "it reaches the Cluster's line"
+        );
     }
 }
 

@@ -57,10 +57,18 @@ const SCENES: &[(&str, Edit)] = &[
     ("no provider configuration", |world| {
         world.apply_says("ProviderConfigMissing", "which")
     }),
-    ("no credentials", |world| world.apply_says("CredentialsMissing", "which")),
-    ("the account is full", |world| world.apply_says("QuotaExceeded", "of what")),
-    ("the cloud is slow", |world| world.apply_says("TerraformTimeout", "for what")),
-    ("the module is wrong", |world| world.apply_says("InvalidModule", "where")),
+    ("no credentials", |world| {
+        world.apply_says("CredentialsMissing", "which")
+    }),
+    ("the account is full", |world| {
+        world.apply_says("QuotaExceeded", "of what")
+    }),
+    ("the cloud is slow", |world| {
+        world.apply_says("TerraformTimeout", "for what")
+    }),
+    ("the module is wrong", |world| {
+        world.apply_says("InvalidModule", "where")
+    }),
     ("the template is wrong", |world| {
         world.apply_says("InvalidTemplate", "where")
     }),
