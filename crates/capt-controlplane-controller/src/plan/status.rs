@@ -90,6 +90,8 @@ pub(super) fn of(seen: &Observed, situation: Situation, now: Timestamp) -> (Opti
         }),
         available: Some(match available {
             true => State::yes(Available::Available, "the cluster can be used"),
+            // Cluster API shows this one on the Cluster's own line, where a trouble must not hide behind the wait.
+            false if failed.is_some() => State::no(Available::NotYetAvailable, message.clone()),
             false => State::no(Available::NotYetAvailable, "the cluster has not been ready yet"),
         }),
         initialized: Some(initialization(initialized)),
@@ -157,15 +159,15 @@ pub(super) fn of_deletion(
         None => (reason, message),
     };
     const GOING: &str = "the control plane is being deleted";
-    // Cluster API shows this one on the Cluster's own line.
-    let ready = if reasons::is_trouble(reason.as_str()) {
+    // Cluster API shows this on the Cluster's own line.
+    let going = if reasons::is_trouble(reason.as_str()) {
         format!("{GOING}: {message}")
     } else {
         GOING.to_owned()
     };
     let report = ControlPlaneReport {
-        ready: Some(State::no(Ready::Deleting, ready)),
-        available: Some(State::no(Available::Deleting, GOING)),
+        ready: Some(State::no(Ready::Deleting, going.clone())),
+        available: Some(State::no(Available::Deleting, going)),
         initialized: Some(initialization(was_initialized(seen))),
         creating: Some(State::no(Creating::Deleting, GOING)),
         failed: Some(State::no(Failed::NoFailure, "")),
