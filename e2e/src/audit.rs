@@ -86,6 +86,12 @@ impl Request {
         }
     }
 
+    /// What was asked for, as one text: resource, namespace and name.
+    pub fn target(&self) -> String {
+        let (namespace, name) = self.object();
+        format!("{} {namespace}/{name}", self.resource_path())
+    }
+
     pub fn received(&self) -> Timestamp {
         self.request_received_timestamp.0
     }
@@ -112,14 +118,13 @@ impl Request {
 
 impl fmt::Display for Request {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (namespace, name) = self.object();
         write!(
             f,
-            "{} {} {} {} {namespace}/{name}: {}",
+            "{} {} {} {}: {}",
             self.received(),
             self.user(),
             self.verb,
-            self.resource_path(),
+            self.target(),
             self.code()
         )
     }

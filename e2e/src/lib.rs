@@ -5,6 +5,7 @@ pub mod cloud;
 pub mod components;
 pub mod demo;
 pub mod environment;
+pub mod faults;
 pub mod logs;
 pub mod manifests;
 pub mod packages;

@@ -1,0 +1,113 @@
+//! An API server that lags behind the others, as a controller that starts anew may meet one: its watches begin with the
+//! world as it was some time ago.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use axum::body::{Body, Bytes};
+use http::Response;
+use serde_json::{Value, json};
+
+use super::super::plan::Age;
+use super::super::target::{parameter, with_query};
+use super::super::watch::{Mode, event};
+use super::{Broken, Carried, SILENCE, Shared, collect};
+
+/// What makes a list a watch.
+const WATCHING: [&str; 6] = [
+    "watch",
+    "sendInitialEvents",
+    "allowWatchBookmarks",
+    "timeoutSeconds",
+    "resourceVersion",
+    "resourceVersionMatch",
+];
+
+impl Shared {
+    /// From now on watches begin in the past, and the present reaches them when all of them have been silent for a while.
+    pub(super) fn travel_back(self: &Arc<Self>, age: Age) {
+        // Not one write has succeeded: there is no other past than the present.
+        let Some((first, last)) = self.record().versions else {
+            return;
+        };
+        let version = match age {
+            Age::BeforeTheWrite => last,
+            Age::BeforeEverything => first,
+        };
+        // The versions of all objects come from one counter: one less is the world without that write.
+        self.record().past = Some(version.saturating_sub(1));
+        self.flow.send_modify(|flow| flow.mode = Mode::Held);
+        let shared = self.clone();
+        let mut openings = self.openings.subscribe();
+        tokio::spawn(async move {
+            if openings.changed().await.is_err() {
+                return;
+            }
+            while tokio::time::timeout(SILENCE, openings.changed()).await.is_ok() {}
+            shared.record().past = None;
+            shared.flow.send_modify(|flow| flow.mode = Mode::Open);
+        });
+    }
+
+    /// How a watch begins in the past, and how it goes on from there; `None` when it is to begin in the present.
+    pub(super) async fn past(&self, request: &Carried) -> Result<Option<(VecDeque<Bytes>, Response<Body>)>, Broken> {
+        let version = self.record().past;
+        let asks_for_a_list = parameter(&request.uri, "sendInitialEvents") == Some("true");
+        let Some(version) = version.filter(|_| asks_for_a_list) else {
+            return Ok(None);
+        };
+        let Some(events) = self.events_of(request, version).await? else {
+            // Too long ago, even for the API server. Then there is nothing to be shown, and the plan could not be carried out.
+            let mut record = self.record();
+            record.past = None;
+            record.writes.iter_mut().for_each(|write| write.fault = None);
+            self.flow.send_modify(|flow| flow.mode = Mode::Open);
+            return Ok(None);
+        };
+        let watch = self.watch_from(request, version).await?;
+        self.openings.send_modify(|count| *count += 1);
+        Ok(Some((events, watch)))
+    }
+
+    /// A collection as it was, in the form in which a watch begins.
+    async fn events_of(&self, request: &Carried, version: u64) -> Result<Option<VecDeque<Bytes>>, Broken> {
+        let version = version.to_string();
+        let address = with_query(
+            &request.uri,
+            &WATCHING,
+            &[("resourceVersion", &version), ("resourceVersionMatch", "Exact")],
+        );
+        let answered = collect(self.send(request, &address).await?).await?;
+        if !answered.code.is_success() {
+            return Ok(None);
+        }
+        let list: Value = serde_json::from_slice(&answered.body).map_err(|_| Broken)?;
+        let text = |key: &str| list.get(key).and_then(Value::as_str).unwrap_or_default();
+        let kind = json!(text("kind").trim_end_matches("List"));
+        let api_version = json!(text("apiVersion"));
+        let mut events = VecDeque::new();
+        for item in list.get("items").and_then(Value::as_array).into_iter().flatten() {
+            let mut item = item.clone();
+            if let Some(fields) = item.as_object_mut() {
+                // Lists of Kubernetes' own kinds leave them out.
+                fields.entry("kind").or_insert_with(|| kind.clone());
+                fields.entry("apiVersion").or_insert_with(|| api_version.clone());
+            }
+            events.push_back(event("ADDED", item));
+        }
+        let annotations = json!({"k8s.io/initial-events-end": "true"});
+        let metadata = json!({"resourceVersion": version, "annotations": annotations});
+        let end = json!({"kind": kind, "apiVersion": api_version, "metadata": metadata});
+        events.push_back(event("BOOKMARK", end));
+        Ok(Some(events))
+    }
+
+    async fn watch_from(&self, request: &Carried, version: u64) -> Result<Response<Body>, Broken> {
+        let address = with_query(
+            &request.uri,
+            &["sendInitialEvents", "resourceVersionMatch", "resourceVersion"],
+            &[("resourceVersion", &version.to_string())],
+        );
+        self.send(request, &address).await
+    }
+}
