@@ -115,6 +115,8 @@ impl Trouble {
     /// `None` for what passes by itself, which is nothing to report.
     pub(crate) fn of(failure: &Failure) -> Option<Self> {
         let standing = match failure.class() {
+            // It passes when somebody makes room, who has to know of it.
+            Class::Transient if matches!(failure, Failure::QuotaExceeded { .. }) => Standing::Failing,
             Class::Transient | Class::Conflict => return None,
             // The user can do nothing about it, so it is no verdict on the user's wish.
             Class::Bug => Standing::Failing,

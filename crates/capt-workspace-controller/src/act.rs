@@ -53,8 +53,11 @@ impl Reconciler for Applies {
         }
         let status = match &outcome {
             Ok(_) => plan.status,
-            // A verdict is shown; what passes by itself is not.
-            Err(failure) if matches!(failure.class(), Class::Terminal(_)) => {
+            // A verdict is shown, and a full namespace, where somebody has to make room; what passes by itself is not.
+            Err(failure)
+                if matches!(failure.class(), Class::Terminal(_))
+                    || matches!(failure, Failure::QuotaExceeded { .. }) =>
+            {
                 Some(plan::refused(&seen, failure, Timestamp::now()))
             }
             Err(_) => None,
@@ -180,6 +183,8 @@ impl Applies {
                 if let WorkspaceSeen::Present(workspace) = &seen.workspace {
                     let change = Change::spec(let_go_spec(workspace, identity.kind), Compare::Exact);
                     let _ = self.change_workspace(seen, &change, why).await?;
+                    let (name, uid) = (identity.name.as_str(), workspace.uid().unwrap_or_default());
+                    tracing::info!(target: "audit", what = "let go", kind = "Workspace", name, uid, why);
                     let note = format!(
                         "Workspace {} and everything that it made are left in place: {why}",
                         identity.name

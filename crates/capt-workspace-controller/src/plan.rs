@@ -191,6 +191,8 @@ pub(crate) fn refused(seen: &Observed, failure: &Failure, now: Timestamp) -> Wor
     let why = match failure {
         Failure::OwnershipConflict { .. } => Why::OwnershipConflict,
         Failure::NamespaceTerminating { .. } => Why::NamespaceTerminating,
+        // Not the cloud's: nothing has reached Terraform yet.
+        Failure::QuotaExceeded { .. } => Why::NotApplied,
         _ => Why::InvalidTemplate,
     };
     status(seen, Words::not_ready(why, failure.to_string()), now)

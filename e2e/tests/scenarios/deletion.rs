@@ -260,7 +260,7 @@ async fn while_terraform_changes_a_running_cluster() -> Result<()> {
         .await?;
     bench
         .until(bench.control_planes(), NAMES.control_plane, "changing", |c| {
-            condition(c, "Ready") == "False/Updating" && message(c, "Ready").contains("Terraform applies")
+            condition(c, "Ready") == "False/Updating" && message(c, "Ready").contains("Terraform is at work")
         })
         .await?;
     bench
@@ -279,7 +279,7 @@ async fn between_workspace_endpoint_and_secrets() -> Result<()> {
     // Each stands at its point for ever: nothing mends the templates.
     let mute = template_with("local-eks", "value = try(local.access.server, \"\")", "value = \"\"")?;
     let wrong = template_with("local-eks", "value     = local.kubeconfig", "value     = \"nonsense\"")?;
-    let stages = [("mute", mute, "WaitingForEndpoint"), ("closed", wrong, "SecretsFailed")];
+    let stages = [("mute", mute, "EndpointMissing"), ("closed", wrong, "SecretsFailed")];
     try_join_all(stages.into_iter().map(async |(prefix, template, stage)| {
         let bench = Bench::bare(testing::environment()?, prefix).await?;
         bench.create(template, &Value::Null).await?;

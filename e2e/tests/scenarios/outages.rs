@@ -184,7 +184,7 @@ async fn deadlines_pass_across_restarts_and_late_successes_heal() -> Result<()> 
             bench.control_planes(),
             NAMES.control_plane,
             "waiting for Terraform",
-            |c| condition(c, "Ready") == "False/Creating" && message(c, "Ready").contains("Terraform applies"),
+            |c| condition(c, "Ready") == "False/Creating" && message(c, "Ready").contains("Terraform is at work"),
         )
         .await?;
     assert!(since(&waiting, "controlPlane").is_some());

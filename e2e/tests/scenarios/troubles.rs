@@ -5,6 +5,7 @@ use capt_api::names;
 use capt_e2e::testing::bench::{Bench, Wishes, template, template_with, value};
 use capt_e2e::testing::history::History;
 use capt_e2e::testing::{self, condition, is_true, message, status, text};
+use kube::ResourceExt;
 use kube::api::{DeleteParams, DynamicObject};
 use serde_json::{Value, json};
 
@@ -36,8 +37,7 @@ async fn applies_fail_several_times_and_then_succeed() -> Result<()> {
         bench.fail_applies(&vpc, fault).await?;
         let failing = network
             .until(fault, |network| {
-                condition(network, "VPCFailed") == "True/VPCCreationFailed"
-                    && message(network, "VPCFailed").contains(fault)
+                condition(network, "VPCFailed") == "True/QuotaExceeded" && message(network, "VPCFailed").contains(fault)
             })
             .await?;
         let failed = text(&failing, "/status/workspaceTemplateStatus/lastFailureMessage");
@@ -52,7 +52,7 @@ async fn applies_fail_several_times_and_then_succeed() -> Result<()> {
     bench.heal(&vpc).await?;
     let failing = control_plane
         .until(quota, |c| {
-            condition(c, "Failed") == "True/TerraformFailed" && message(c, "Failed").contains(quota)
+            condition(c, "Failed") == "True/QuotaExceeded" && message(c, "Failed").contains(quota)
         })
         .await?;
     assert_eq!(text(&failing, "/status/phase"), "Failed");
@@ -94,6 +94,40 @@ async fn the_clusters_own_line_tells_terraforms_error() -> Result<()> {
         assert!(line.contains(fault), "{line}");
         bench.heal(workspace).await?;
     }
+    bench.delete_without_a_trace(&NAMES).await
+}
+
+#[tokio::test]
+async fn a_full_namespace_is_told_until_there_is_room() -> Result<()> {
+    let bench = Bench::new("full").await?;
+    let none = |kind: &str| {
+        json!({
+            "apiVersion": "v1", "kind": "ResourceQuota", "metadata": {"name": "none"},
+            "spec": {"hard": {format!("count/{kind}.infrastructure.cluster.x-k8s.io"): "0"}},
+        })
+    };
+    let quota = testing::create(&bench.client, Some(&bench.namespace), none("workspacetemplateapplies")).await?;
+    let quotas = testing::objects(&bench.client, "v1", "ResourceQuota", Some(&bench.namespace));
+    // The quota counts only once its controller has looked at it.
+    bench
+        .until(quotas.clone(), "none", "counting", |quota| {
+            quota.data.pointer("/status/hard").is_some()
+        })
+        .await?;
+    bench.cluster(&NAMES, Wishes::default()).await?;
+    let full = bench
+        .until(bench.networks(), NAMES.network, "telling it", |network| {
+            message(network, "VPCFailed").contains("ResourceQuota")
+        })
+        .await?;
+    assert_eq!(
+        text(&full, "/status/failureReason"),
+        "",
+        "there is room as soon as somebody makes it"
+    );
+    quotas.delete(&quota.name_any(), &DeleteParams::default()).await?;
+
+    ends_like(&bench, undisturbed().await?).await?;
     bench.delete_without_a_trace(&NAMES).await
 }
 
