@@ -104,7 +104,7 @@ test-e2e: programs ## Tests on a real control plane of their own (T=name runs on
 	@$(E2E) run -- $(CARGO) test --package capt-e2e --locked --no-fail-fast $(if $(T),--test $(T),--test '*')
 
 .PHONY: test-faults
-test-faults: programs ## Every fault at every write of every controller, 40 minutes (FAULTS="capt-endpoint kill-after 3" runs one)
+test-faults: programs ## Every fault at every write of every controller, 25 minutes (FAULTS="capt-endpoint kill-after 3" runs one)
 	@$(CARGO) test --package capt-e2e --locked --test faults -- --ignored --nocapture
 
 ##@ Chart

@@ -90,7 +90,7 @@ async fn unknown_workspace_fields_survive() -> Result<()> {
     raw.create(&PostParams::default(), &object).await?;
     // The controller has had its say, and leaves the template alone from now on.
     until(&raw, "t", "checked", |template| {
-        condition(template, "Valid") == "True/Valid"
+        condition(template, "Valid") == "False/CrossNamespaceReference"
     })
     .await?;
 
