@@ -153,7 +153,7 @@ async fn deadlines_pass_across_restarts_and_late_successes_heal() -> Result<()> 
     // The wait for the network begins under long deadlines, and is judged by short ones: the beginning is not forgotten.
     let waiting = bench
         .until(bench.networks(), NAMES.network, "waiting for Terraform", |network| {
-            message(network, "VPCReady").contains("Terraform applies")
+            message(network, "VPCReady").contains("Terraform works on")
         })
         .await?;
     assert!(since(&waiting, "vpc").is_some());
