@@ -37,6 +37,11 @@ pub trait Reason: Copy + 'static {
     /// Every reason that the condition can have, for documentation and tests.
     const ALL: &'static [Self];
     fn as_str(self) -> &'static str;
+
+    /// The reason with this word: one word means the same under every condition of every object.
+    fn named(word: &str) -> Option<Self> {
+        Self::ALL.iter().copied().find(|reason| reason.as_str() == word)
+    }
 }
 
 /// What a controller says about one condition.
@@ -132,7 +137,7 @@ pub fn is_true(conditions: &[Condition], type_: &str) -> bool {
 }
 
 /// The API server keeps whole seconds; a fraction would make each comparison with the stored object fail.
-fn whole_seconds(time: Timestamp) -> Timestamp {
+pub fn whole_seconds(time: Timestamp) -> Timestamp {
     Timestamp::from_second(time.as_second()).unwrap_or(time)
 }
 

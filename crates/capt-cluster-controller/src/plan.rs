@@ -3,7 +3,7 @@
 use capt_api::WorkspaceTemplateApply;
 use capt_api::cluster::{CaptClusterStatus, CaptClusterWaits};
 use capt_api::conditions::cluster::{Deleting, Paused, VpcReady};
-use capt_api::conditions::{self, Reason, State, bounded, workspace_apply};
+use capt_api::conditions::{self, Reason, State, bounded, whole_seconds, workspace_apply};
 use capt_api::names::{INFRASTRUCTURE_GROUP, output};
 use capt_api::reasons::is_trouble;
 use capt_runtime::controller::{SETTLE, Wake, settles_at};
@@ -429,11 +429,6 @@ fn limit(minutes: Option<i32>, flag: SignedDuration) -> SignedDuration {
 
 fn later(time: Timestamp, duration: SignedDuration) -> Timestamp {
     time.checked_add(duration).unwrap_or(Timestamp::MAX)
-}
-
-/// The API server keeps whole seconds.
-fn whole_seconds(time: Timestamp) -> Timestamp {
-    Timestamp::from_second(time.as_second()).unwrap_or(time)
 }
 
 #[cfg(test)]

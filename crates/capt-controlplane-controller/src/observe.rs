@@ -5,12 +5,12 @@ use std::sync::Arc;
 
 use capt_api::conditions::control_plane::Ready;
 use capt_api::external::cluster::ClusterOwner;
-use capt_api::names::{self, INFRASTRUCTURE_GROUP, annotation};
+use capt_api::names::{self, INFRASTRUCTURE_GROUP};
 use capt_api::{CaptCluster, CaptControlPlane, Cluster, WorkspaceTemplateApply};
 use capt_runtime::cache::{Cache, Found};
 use capt_runtime::error::Failure;
 use capt_runtime::key::Key;
-use capt_runtime::scope::{has_paused_annotation, is_externally_managed};
+use capt_runtime::scope::{has_paused_annotation, is_being_moved, is_externally_managed};
 use jiff::SignedDuration;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
@@ -284,9 +284,5 @@ pub(crate) fn is_paused(cluster: &Cluster) -> bool {
 /// Another system makes it; or it moves to another management cluster: that deletes objects which live on elsewhere, and
 /// acting on the deletion would destroy a cluster in use.
 fn is_left_alone(control_plane: &ObjectMeta) -> bool {
-    let moves = control_plane
-        .annotations
-        .as_ref()
-        .is_some_and(|annotations| annotations.contains_key(annotation::DELETE_FOR_MOVE));
-    moves || is_externally_managed(control_plane)
+    is_being_moved(control_plane) || is_externally_managed(control_plane)
 }

@@ -12,7 +12,6 @@ mod upkeep;
 use std::collections::BTreeMap;
 
 use capt_api::WorkspaceTemplateApply;
-use capt_api::conditions::Reason;
 use capt_api::controlplane::CaptControlPlaneStatus;
 use capt_api::external::cluster::ClusterFailure;
 use capt_api::workspace::WorkspaceTemplateApplySpec;
@@ -106,11 +105,6 @@ pub(crate) fn plan(seen: &Observed, now: Timestamp) -> Plan {
         };
     }
     clear_cluster_failure(seen, plan)
-}
-
-/// The reason with this word: one word means the same under every condition of every object.
-fn named<R: Reason>(word: &str) -> Option<R> {
-    R::ALL.iter().copied().find(|reason| reason.as_str() == word)
 }
 
 /// When there is nothing else to do, and the control plane shows no failure any more, the copy of it goes too. Not earlier:

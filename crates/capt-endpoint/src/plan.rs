@@ -183,13 +183,11 @@ struct Published<'a> {
 impl<'a> Published<'a> {
     fn of(control_plane: &'a CaptControlPlane) -> Option<Self> {
         let condition = condition(control_plane).filter(|condition| condition.status == Status::True.as_str())?;
-        let reason = EndpointReady::ALL
-            .iter()
-            .find(|reason| reason.as_str() == condition.reason);
+        let reason = EndpointReady::named(&condition.reason);
         let current = current(control_plane)?;
         Some(Self {
             endpoint: reported(control_plane).map_or_else(|| current.to_string(), str::to_owned),
-            reason: *reason.unwrap_or(&EndpointReady::EndpointPublished),
+            reason: reason.unwrap_or(EndpointReady::EndpointPublished),
             message: &condition.message,
         })
     }

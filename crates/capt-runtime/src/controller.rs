@@ -54,7 +54,7 @@ pub const SETTLE: jiff::SignedDuration = jiff::SignedDuration::from_secs(5);
 /// since when it lasts, or the clocks differ by more than that: silence must end.
 pub fn settles_at(since: Option<Timestamp>, now: Timestamp) -> Option<Timestamp> {
     since
-        .filter(|since| now.duration_since(*since).abs() < SETTLE)
+        .filter(|since| (-SETTLE..SETTLE).contains(&now.duration_since(*since)))
         .and_then(|since| since.checked_add(SETTLE).ok())
 }
 

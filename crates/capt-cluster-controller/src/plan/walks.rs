@@ -127,10 +127,7 @@ fn begin_to_die(scene: Scene, now: Timestamp) -> Scene {
 
 fn reason(status: Option<&CaptClusterStatus>) -> Option<VpcReady> {
     let told = find(&status?.conditions, VpcReady::TYPE)?;
-    <VpcReady as Reason>::ALL
-        .iter()
-        .copied()
-        .find(|reason| reason.as_str() == told.reason)
+    VpcReady::named(&told.reason)
 }
 
 /// Holds of every report, in whatever order things happened.

@@ -3,9 +3,8 @@
 //! The beginning of each wait stands in `status.waitingSince`, so that neither a restart nor a change of leader gives it
 //! more time.
 
-use capt_api::conditions;
-use capt_api::conditions::Reason;
 use capt_api::conditions::control_plane::Paused;
+use capt_api::conditions::{self, Reason, whole_seconds};
 use capt_api::controlplane::ControlPlaneWaits;
 use capt_runtime::controller::Wake;
 use jiff::{SignedDuration, Timestamp};
@@ -125,9 +124,4 @@ pub(super) fn earlier(wake: Wake, deadline: Timestamp) -> Wake {
         Wake::At(other) => Wake::At(other.min(deadline)),
         Wake::OnEvent => Wake::At(deadline),
     }
-}
-
-/// The API server keeps whole seconds; a fraction would make each comparison with the stored object fail.
-fn whole_seconds(time: Timestamp) -> Timestamp {
-    Timestamp::from_second(time.as_second()).unwrap_or(time)
 }

@@ -122,7 +122,7 @@ fn obstacle(apply: &WorkspaceTemplateApply) -> Option<(Option<Deleting>, &str)> 
     let reason = match reasons::meaning(word).map(|meaning| meaning.weight) {
         Some(Weight::Fine | Weight::Passing) if word != Apply::Paused.as_str() => return None,
         // Whatever Terraform fails with is a destroy that fails.
-        Some(Weight::Trouble) => super::named(word).or(Some(Deleting::DestroyFailed)),
+        Some(Weight::Trouble) => Deleting::named(word).or(Some(Deleting::DestroyFailed)),
         // Somebody has paused the apply alone; or a later version knows more than this one.
         Some(Weight::Fine | Weight::Passing) | None => None,
     };

@@ -14,12 +14,11 @@ use capt_api::controlplane::{
 use capt_api::reasons::{self, Weight};
 use capt_runtime::apply::is_ours;
 use capt_runtime::cache::Found;
-use capt_runtime::controller::{SETTLE, Wake};
+use capt_runtime::controller::{Wake, settles_at};
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 
 use super::clocks::{self, Wait};
-use super::named;
 use crate::eks_apply;
 use crate::observe::Observed;
 
@@ -69,7 +68,7 @@ pub(super) fn of(seen: &Observed, situation: Situation, now: Timestamp) -> (Opti
     let clocks = clocks::run(seen, situation.waits, now, now);
     if clocks.expired.is_none()
         && is_passing(seen)
-        && let Some(settled) = still_settling(situation.since, now)
+        && let Some(settled) = settles_at(situation.since, now)
     {
         return (None, clocks::earlier(clocks.wake, settled));
     }
@@ -149,7 +148,7 @@ pub(super) fn of_deletion(
     let clocks = clocks::run(seen, &[Wait::Deletion], if resumed { now } else { begun }, now);
     if clocks.expired.is_none()
         && !resumed
-        && let Some(settled) = still_settling(departure.since, now)
+        && let Some(settled) = settles_at(departure.since, now)
     {
         return (None, clocks::earlier(clocks.wake, settled));
     }
@@ -195,14 +194,6 @@ pub(super) fn paused(seen: &Observed, now: Timestamp) -> CaptControlPlaneStatus 
     let mut status = kept(seen);
     status.conditions = merged(seen, &report, now);
     status
-}
-
-/// The moment until which a stage that began at `since` may pass untold. Times that others wrote may be a little ahead of
-/// our clock; one that is far ahead must not silence us for long.
-fn still_settling(since: Option<Timestamp>, now: Timestamp) -> Option<Timestamp> {
-    let settled = since?.checked_add(SETTLE).ok()?;
-    let left = settled.duration_since(now);
-    (left.is_positive() && left <= SETTLE * 2).then_some(settled)
 }
 
 /// Whether what stands in the status is itself a stage that passes, or nothing at all. Only then may it stand in for the
@@ -336,7 +327,7 @@ fn passed(wait: Wait, message: &str) -> String {
 
 /// The reason of Failed, for what waiting alone does not mend: the same word.
 fn failed(reason: Ready) -> Option<Failed> {
-    named(reason.as_str())
+    Failed::named(reason.as_str())
 }
 
 /// Whether only a change by somebody helps. Terraform's own errors are retried by its provider until the deadline, and what

@@ -13,6 +13,7 @@ use serde_json::{Value, json};
 
 use super::*;
 use crate::observe::Refusal;
+use capt_api::conditions::Reason;
 use capt_api::conditions::control_plane::{Failed, Ready};
 use world::{APPLY, CLUSTER, CONTROL_PLANE, INFRASTRUCTURE, VPC_APPLY, World};
 
@@ -645,7 +646,7 @@ fn whatever_asks_somebody_to_look_is_a_failure() {
     for reason in Ready::ALL {
         // The way back from a deleted apply is the user's to choose; the cluster itself is sound.
         let asks = capt_api::reasons::is_trouble(reason.as_str()) && *reason != Ready::ApplyDeleted;
-        assert_eq!(named::<Failed>(reason.as_str()).is_some(), asks, "{reason:?}");
+        assert_eq!(Failed::named(reason.as_str()).is_some(), asks, "{reason:?}");
     }
 }
 

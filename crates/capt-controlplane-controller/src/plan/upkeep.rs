@@ -15,7 +15,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, ObjectMeta};
 
 use super::clocks::Wait;
 use super::status::{self, Situation, was_available};
-use super::{Plan, Step, named};
+use super::{Plan, Step};
 use crate::eks_apply::{self, Unfit, Variables, Wish};
 use crate::observe::{Infrastructure, Live, Look, Observed, Owner};
 
@@ -268,7 +268,7 @@ fn judge(seen: &Observed, apply: &WorkspaceTemplateApply) -> Situation {
         | Apply::QuotaExceeded
         | Apply::TerraformTimeout
         | Apply::InvalidModule => {
-            let same = named(reason.as_str()).unwrap_or(Ready::TerraformFailed);
+            let same = Ready::named(reason.as_str()).unwrap_or(Ready::TerraformFailed);
             Situation::new(same, message, TERRAFORM)
         }
         Apply::InvalidTemplate => Situation::standing(Ready::InvalidTemplate, message),
@@ -540,7 +540,7 @@ fn label_of<'a>(metadata: &'a ObjectMeta, key: &str) -> Option<&'a str> {
 /// The condition that has these reasons, if it is there and its reason is one of them.
 fn typed<R: Reason>(conditions: &[Condition]) -> Option<(R, &Condition)> {
     let condition = conditions::find(conditions, R::TYPE)?;
-    named(&condition.reason).map(|reason| (reason, condition))
+    R::named(&condition.reason).map(|reason| (reason, condition))
 }
 
 /// When the object was made.

@@ -122,10 +122,7 @@ fn refusal(die: &mut Die) -> Failure {
 
 fn reason(status: Option<&WorkspaceTemplateApplyStatus>) -> Option<Ready> {
     let told = conditions::find(&status?.conditions, Ready::TYPE)?;
-    <Ready as Reason>::ALL
-        .iter()
-        .copied()
-        .find(|reason| reason.as_str() == told.reason)
+    Ready::named(&told.reason)
 }
 
 /// Holds of every report, in whatever order things happened.

@@ -209,7 +209,7 @@ impl Shown {
         let ready = capt_api::conditions::find(&status.conditions, "Ready");
         Self {
             phase: status.phase,
-            reason: ready.and_then(|ready| named(&ready.reason)),
+            reason: ready.and_then(|ready| Ready::named(&ready.reason)),
         }
     }
 }
