@@ -99,6 +99,8 @@ test-generated: ## Fail when a generated file differs from the code
 test-e2e: export ENV = test
 # They wait for others most of the time, so more of them fit on a machine than it has cores.
 test-e2e: export RUST_TEST_THREADS ?= 8
+# An error here says itself what was waited for and what was there instead.
+test-e2e: export RUST_BACKTRACE = 0
 test-e2e: programs ## Tests on a real control plane of their own (T=name runs one file)
 	@$(CARGO) test --package capt-e2e --locked --no-run
 	@$(E2E) run -- $(CARGO) test --package capt-e2e --locked --no-fail-fast $(if $(T),--test $(T),--test '*')

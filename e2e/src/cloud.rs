@@ -125,6 +125,11 @@ pub fn entries(environment: &Environment) -> Result<Vec<Entry>> {
     Cloud::of(environment)?.ledger.entries()
 }
 
+/// Whether Terraform waits for a resource that is slow on purpose: it has its lock, and nothing to ask the API server.
+pub fn lingers(environment: &Environment, name: &str) -> Result<bool> {
+    Ok(Cloud::of(environment)?.faults.lingers(name))
+}
+
 /// Starts the clusters that died, on the ports that are known of them. One that never became ready is left to Terraform.
 pub async fn heal(environment: &Environment) -> Result<()> {
     let cloud = Cloud::of(environment)?;

@@ -46,6 +46,7 @@ impl Faults {
     /// A deleted resource's name may come back, and its successor starts without a past.
     pub(super) fn forget(&self, name: &str) -> Result<()> {
         remove_file(&self.orders_file(name))?;
+        remove_file(&self.lingers_file(name))?;
         remove_file(&self.once_file(name))
     }
 
@@ -78,6 +79,10 @@ impl Faults {
 
     /// Being slow on purpose ends early when the operator gives an order.
     async fn linger(&self, name: &str, length: Duration) -> Result<()> {
+        if length.is_zero() {
+            return Ok(());
+        }
+        write_private(&self.lingers_file(name), "")?;
         let began = Instant::now();
         for passed in 0..length.as_secs() {
             if self.orders(name)?.is_some() {
@@ -88,7 +93,12 @@ impl Faults {
             }
             sleep_until(began + Duration::from_secs(passed + 1)).await;
         }
-        Ok(())
+        remove_file(&self.lingers_file(name))
+    }
+
+    /// Whether an apply or a destroy of this resource is slow on purpose right now.
+    pub(super) fn lingers(&self, name: &str) -> bool {
+        self.lingers_file(name).exists()
     }
 
     fn orders(&self, name: &str) -> Result<Option<Orders>> {
@@ -104,6 +114,11 @@ impl Faults {
 
     fn orders_file(&self, name: &str) -> PathBuf {
         self.dir.join(format!("{name}.json"))
+    }
+
+    /// Is there while somebody is slow on purpose.
+    fn lingers_file(&self, name: &str) -> PathBuf {
+        self.dir.join(format!("{name}.lingers"))
     }
 
     /// Holds the message with which an apply has failed once.
@@ -215,6 +230,14 @@ mod tests {
             .await
             .unwrap();
         assert_eq!(began.elapsed().as_secs(), 1);
+        assert!(!faults.lingers("a"));
+        let slow = inputs(&[("slow_seconds", "60")]);
+        let lingering = faults.before_apply("a", &slow);
+        assert!(
+            tokio::time::timeout(Duration::from_millis(1), lingering).await.is_err(),
+            "it is slow"
+        );
+        assert!(faults.lingers("a"));
         faults.order("a", &Orders::default()).unwrap();
         let began = Instant::now();
         faults

@@ -3,6 +3,7 @@
 
 use std::path::{Path, PathBuf};
 use std::process::Output;
+use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
 use base64::Engine;
@@ -15,10 +16,11 @@ use kube::api::{DeleteParams, DynamicObject, ListParams, Patch, PatchParams};
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::{Api, Client, ResourceExt};
 use serde_json::{Value, json};
+use tokio::time::{sleep, timeout};
 
 use super::history::History;
 use super::watchman::Watchman;
-use super::{condition, create, is_true, message, objects, observed, status, text, until_gone};
+use super::{PATIENCE, condition, create, is_true, message, objects, observed, status, text, until_gone};
 use crate::cloud::{self, Entry};
 use crate::components;
 use crate::environment::Environment;
@@ -286,6 +288,19 @@ impl Bench {
             name: workspace.to_owned(),
         };
         cloud::run(&self.environment, command).await
+    }
+
+    /// Returns when Terraform waits for a workspace that is slow on purpose.
+    pub async fn until_lingering(&self, workspace: &str) -> Result<()> {
+        let looking = async {
+            while !cloud::lingers(&self.environment, workspace)? {
+                sleep(Duration::from_millis(100)).await;
+            }
+            anyhow::Ok(())
+        };
+        timeout(PATIENCE, looking)
+            .await
+            .with_context(|| format!("Terraform does not reach {workspace}"))?
     }
 
     /// Where the cloud says that the cluster listens, and the CA that it made for it.
