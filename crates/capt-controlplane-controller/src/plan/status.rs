@@ -89,9 +89,8 @@ pub(super) fn of(seen: &Observed, situation: Situation, now: Timestamp) -> (Opti
         }),
         available: Some(match available {
             true => State::yes(Available::Available, "the cluster can be used"),
-            // Cluster API shows this one on the Cluster's own line, where a trouble must not hide behind the wait.
-            false if failed.is_some() => State::no(Available::NotYetAvailable, message.clone()),
-            false => State::no(Available::NotYetAvailable, "the cluster has not been ready yet"),
+            // Cluster API shows this one on the Cluster's own line: there, too, users look for what is waited for.
+            false => State::no(Available::NotYetAvailable, message.clone()),
         }),
         initialized: Some(initialization(initialized)),
         creating: Some(match creating(reason) {
