@@ -156,14 +156,21 @@ impl Applies {
                 let why = "the rendered template changed";
                 return self.change_workspace(seen, &change, why).await;
             }
-            Step::Resume(begun) => {
+            Step::Resume { begun, wish } => {
                 if let WorkspaceSeen::Present(workspace) = &seen.workspace {
                     let path = |key| ["metadata", "annotations", key];
-                    let edit = Edit::new()
+                    let mut edit = Edit::new()
+                        .at_version()
                         .only_if(&path(annotation::EXTERNAL_CREATE_PENDING), Some(begun.as_str().into()))
                         .remove(&path(annotation::EXTERNAL_CREATE_PENDING))
                         // The provider does not watch that annotation; this one wakes it.
                         .set(&path(annotation::RESUMED), begun.as_str().into());
+                    // In the same patch: a write while the provider works makes it lose its own report.
+                    if let Some(wish) = wish {
+                        edit = edit
+                            .set(&path(annotation::REVISION), wish.revision.as_str().into())
+                            .set(&["spec"], wish.spec.clone());
+                    }
                     let why = "an operator decided to go on with a create that was cut off";
                     let _written = self
                         .workspaces(identity.kind)

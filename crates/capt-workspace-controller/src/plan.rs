@@ -104,8 +104,13 @@ pub(crate) enum Step {
         labels: Vec<(&'static str, String)>,
         annotations: Vec<(&'static str, String)>,
     },
-    /// Tell the provider to go on with a create that was cut off, begun at this time.
-    Resume(String),
+    /// Tell the provider to go on with a create that was cut off.
+    Resume {
+        /// When that create began.
+        begun: String,
+        /// What to create, as a revision of its own; nothing when all that follows is a destroy.
+        wish: Option<Wish>,
+    },
     /// Leave the Workspace and what it made to themselves.
     LetGo {
         why: &'static str,
@@ -115,6 +120,13 @@ pub(crate) enum Step {
     ReleaseWhenGone,
     /// Drop the finalizer: there is no Workspace of ours to wait for.
     Release,
+}
+
+/// A rendered spec and its revision.
+#[derive(Debug, Clone)]
+pub(crate) struct Wish {
+    pub(crate) spec: Value,
+    pub(crate) revision: String,
 }
 
 #[derive(Debug, Clone)]
@@ -321,18 +333,27 @@ fn next(seen: &Observed) -> Next {
         .iter()
         .filter_map(|(input, state)| Some((input, state.as_ref()?.version.clone())))
         .collect();
-    let revision = rendered.revision(&versions);
-    let spec = rendered.spec(&revision);
-    let Some(workspace) = workspace else {
-        return Next::Step(Step::Create(Box::new(new_workspace(seen, spec, &revision))));
+    let wish = |resumed: Option<&str>| {
+        let revision = rendered.revision(&versions, resumed);
+        Wish {
+            spec: rendered.spec(&revision),
+            revision,
+        }
     };
-    if let Some(change) = change(seen, workspace, spec, &revision)
+    let Some(workspace) = workspace else {
+        return Next::Step(Step::Create(Box::new(new_workspace(seen, wish(None)))));
+    };
+    let resumed = workspace.annotations().get(annotation::RESUMED);
+    if let Some(change) = change(seen, workspace, wish(resumed.map(String::as_str)))
         && !seen.dropped
     {
         return Next::Step(change);
     }
-    if let Some(resume) = resume(seen, workspace) {
-        return Next::Step(resume);
+    if let Some(begun) = resumes(seen, workspace) {
+        // The old verdict must not be read as one on the new attempt. Only a new generation tells them apart: the provider
+        // repeats it word for word, with its old time, when it is stopped again.
+        let wish = Some(wish(Some(&begun)));
+        return Next::Step(Step::Resume { begun, wish });
     }
     say(Words::of_workspace(seen, Some(workspace)))
 }
@@ -393,8 +414,8 @@ fn deletion(seen: &Observed, now: Timestamp) -> Plan {
     let Some(begun) = &workspace.metadata.deletion_timestamp else {
         return Plan::step(Step::Delete);
     };
-    if let Some(resume) = resume(seen, workspace) {
-        return Plan::step(resume);
+    if let Some(begun) = resumes(seen, workspace) {
+        return Plan::step(Step::Resume { begun, wish: None });
     }
     let words = Words::of_destroyed(seen, workspace);
     // Terraform's own time: neither a hold nor a pause before it counts.
@@ -527,8 +548,9 @@ fn listed(spec: &Value, identity: &Identity) -> BTreeSet<String> {
     inputs
 }
 
-fn new_workspace(seen: &Observed, spec: Value, revision: &str) -> Workspace {
-    let mut workspace = Workspace::new(&seen.identity.name, &seen.identity.kind.api_resource(), spec);
+fn new_workspace(seen: &Observed, wish: Wish) -> Workspace {
+    let mut annotations = marks(seen, &wish.revision);
+    let mut workspace = Workspace::new(&seen.identity.name, &seen.identity.kind.api_resource(), wish.spec);
     workspace.metadata.namespace = seen.identity.workspace_namespace().map(str::to_owned);
     workspace.metadata.labels = Some(
         labels(&seen.apply, &seen.identity)
@@ -536,7 +558,6 @@ fn new_workspace(seen: &Observed, spec: Value, revision: &str) -> Workspace {
             .map(|(key, value)| (key.to_owned(), value))
             .collect(),
     );
-    let mut annotations = marks(seen, revision);
     // The key of the Terraform state; it never changes afterwards.
     annotations.push((annotation::EXTERNAL_NAME, seen.identity.name.clone()));
     workspace.metadata.annotations = Some(
@@ -556,9 +577,9 @@ fn marks(seen: &Observed, revision: &str) -> Vec<(&'static str, String)> {
     ]
 }
 
-fn change(seen: &Observed, workspace: &Workspace, spec: Value, revision: &str) -> Option<Step> {
-    let same_revision = revision_of(&workspace.spec) == Some(revision);
-    let (labels, annotations) = (labels(&seen.apply, &seen.identity), marks(seen, revision));
+fn change(seen: &Observed, workspace: &Workspace, Wish { spec, revision }: Wish) -> Option<Step> {
+    let same_revision = revision_of(&workspace.spec) == Some(revision.as_str());
+    let (labels, annotations) = (labels(&seen.apply, &seen.identity), marks(seen, &revision));
     let marked = labels
         .iter()
         .all(|(key, value)| workspace.labels().get(*key) == Some(value))
@@ -575,9 +596,10 @@ fn change(seen: &Observed, workspace: &Workspace, spec: Value, revision: &str) -
     })
 }
 
-/// Goes on with a create that was cut off, when the operator says so: by annotation, which counts for one time, or by flag,
-/// which also counts once per Workspace. A provider that dies in every apply must not make everything again and again.
-fn resume(seen: &Observed, workspace: &Workspace) -> Option<Step> {
+/// When the create began that was cut off and is to go on, because the operator says so: by annotation, which counts for one
+/// time, or by flag, which also counts once per Workspace. A provider that dies in every apply must not make everything again
+/// and again.
+fn resumes(seen: &Observed, workspace: &Workspace) -> Option<String> {
     let State::Failed(trouble) = State::of(workspace) else {
         return None;
     };
@@ -585,7 +607,7 @@ fn resume(seen: &Observed, workspace: &Workspace) -> Option<Step> {
     let asked = seen.apply.annotations().get(annotation::RESUME_CREATE) == Some(&seen.identity.name);
     let first = !workspace.annotations().contains_key(annotation::RESUMED);
     let wanted = asked || (seen.settings.resume_interrupted_creates && first);
-    (trouble.cause == Cause::CreateInterrupted && wanted).then(|| Step::Resume(begun.clone()))
+    (trouble.cause == Cause::CreateInterrupted && wanted).then(|| begun.clone())
 }
 
 /// Whether the template, or the controller, declares the Terraform backend as shared.

@@ -184,13 +184,17 @@ pub(crate) fn render(request: &Request<'_>) -> Result<Rendered, RenderError> {
 
 impl Rendered {
     /// The revision, which changes with anything that Terraform would read: the rendered spec, and each input as it is now
-    /// (`versions`: an opaque text per input, never its contents).
-    pub(crate) fn revision(&self, versions: &BTreeMap<&Input, String>) -> String {
+    /// (`versions`: an opaque text per input, never its contents). A create that goes on after it was cut off is one of its
+    /// own, named after the create that it follows.
+    pub(crate) fn revision(&self, versions: &BTreeMap<&Input, String>, resumed: Option<&str>) -> String {
         let mut hash = Sha256::new();
         // Objects of serde_json are sorted by key, so equal specs have equal texts.
         hash.update(self.spec.to_string());
         for (input, version) in versions {
             hash.update(format!("\n{input:?}={version}"));
+        }
+        if let Some(begun) = resumed {
+            hash.update(format!("\nresumed={begun}"));
         }
         hash.finalize()
             .iter()
@@ -583,15 +587,19 @@ mod tests {
         );
         let (one, two) = (variables(&[("a", "1")]), variables(&[("a", "2")]));
         let rendered = render(&request(&template, &one)).unwrap();
-        let revision = rendered.revision(&BTreeMap::new());
+        let revision = rendered.revision(&BTreeMap::new(), None);
         assert_eq!(revision.len(), 16);
         assert_eq!(
             revision,
-            render(&request(&template, &one)).unwrap().revision(&BTreeMap::new())
+            render(&request(&template, &one))
+                .unwrap()
+                .revision(&BTreeMap::new(), None)
         );
         assert_ne!(
             revision,
-            render(&request(&template, &two)).unwrap().revision(&BTreeMap::new())
+            render(&request(&template, &two))
+                .unwrap()
+                .revision(&BTreeMap::new(), None)
         );
         let input = Input::Secret {
             namespace: "n".into(),
@@ -599,7 +607,11 @@ mod tests {
         };
         assert_ne!(
             revision,
-            rendered.revision(&BTreeMap::from([(&input, "uid/1".to_owned())]))
+            rendered.revision(&BTreeMap::from([(&input, "uid/1".to_owned())]), None)
+        );
+        assert_ne!(
+            revision,
+            rendered.revision(&BTreeMap::new(), Some("2026-01-01T00:00:00Z"))
         );
         let spec = rendered.spec(&revision);
         assert_eq!(revision_of(&spec), Some(revision.as_str()));

@@ -319,7 +319,77 @@ fn an_interrupted_create_waits_for_the_operator() {
         .apply
         .annotations_mut()
         .insert(annotation::RESUME_CREATE.into(), workspace_name());
-    assert!(matches!(world.plan().step, Step::Resume(at) if at == begun));
+    assert!(matches!(&world.plan().step, Step::Resume { begun: at, .. } if at == begun));
+}
+
+/// The provider says nothing while it creates: what stands there is its verdict on the create before.
+#[test]
+fn a_resumed_create_is_at_work_until_it_is_interrupted_itself() {
+    let (first, second) = ("2026-01-01T00:00:00Z", "2026-01-01T00:10:00Z");
+    let mut world = World::new();
+    world.settle();
+    let begin = |world: &mut World, at: &str| {
+        let annotations = world.workspace.as_mut().unwrap().annotations_mut();
+        annotations.insert(annotation::EXTERNAL_CREATE_PENDING.into(), at.into());
+    };
+    let order = |world: &mut World| {
+        let order = (annotation::RESUME_CREATE.to_owned(), workspace_name());
+        world.apply.annotations_mut().extend([order]);
+    };
+    begin(&mut world, first);
+    world.provider_says("False", "False", "cannot determine creation result");
+    world.settle();
+    let revision = world.status().last_failed_revision.clone();
+    assert_eq!(world.said("Ready"), "False/CreateInterrupted");
+
+    order(&mut world);
+    world.settle();
+    assert_eq!(world.said("Ready"), "False/Applying", "the provider has not begun yet");
+    begin(&mut world, second);
+    world.settle();
+    assert_eq!(world.said("Ready"), "False/Applying", "the provider creates");
+    let resumed = world.workspace.clone().unwrap();
+    assert_eq!(resumed.annotations()[annotation::RESUMED], first);
+    assert_eq!(
+        revision_of(&resumed.spec).unwrap(),
+        resumed.annotations()[annotation::REVISION]
+    );
+
+    world.provider_says("False", "False", "cannot determine creation result");
+    world.settle();
+    assert_eq!(world.said("Ready"), "False/CreateInterrupted", "it was stopped again");
+    assert_ne!(world.status().last_failed_revision, revision);
+
+    order(&mut world);
+    world.settle();
+    world.provider_says("True", "True", "");
+    world.settle();
+    assert_eq!(world.said("Ready"), "True/Available");
+    let generation = world.workspace.as_ref().unwrap().metadata.generation;
+    world.settle();
+    assert_eq!(generation, Some(3), "one write for each order, and none besides");
+    assert_eq!(world.workspace.as_ref().unwrap().metadata.generation, generation);
+}
+
+#[test]
+fn a_resumed_create_that_is_being_deleted_keeps_its_spec() {
+    let mut world = World::new();
+    world.settle();
+    world.provider_says("False", "False", "cannot determine creation result");
+    let pending = (
+        annotation::EXTERNAL_CREATE_PENDING.to_owned(),
+        "2026-01-01T00:00:00Z".to_owned(),
+    );
+    world.workspace.as_mut().unwrap().annotations_mut().extend([pending]);
+    world.template = None;
+    let mut world = world.deleting();
+    world.settle();
+    assert_eq!(world.said("Deleting"), "True/CreateInterrupted");
+    let order = (annotation::RESUME_CREATE.to_owned(), workspace_name());
+    world.apply.annotations_mut().extend([order]);
+    assert!(matches!(world.plan().step, Step::Resume { wish: None, .. }));
+    world.settle();
+    assert_eq!(world.said("Deleting"), "True/WaitingForWorkspace");
 }
 
 #[test]
@@ -484,15 +554,23 @@ fn the_flag_resumes_once_and_no_more() {
     let mut world = World::new();
     world.settings.resume_interrupted_creates = true;
     world.settle();
-    world.provider_says("False", "False", "cannot determine creation result");
     let pending = (
         annotation::EXTERNAL_CREATE_PENDING.to_owned(),
         "2026-01-01T00:00:00Z".to_owned(),
     );
-    world.workspace.as_mut().unwrap().annotations_mut().extend([pending]);
-    assert!(matches!(world.plan().step, Step::Resume(_)));
-    let resumed = (annotation::RESUMED.to_owned(), "2026-01-01T00:00:00Z".to_owned());
-    world.workspace.as_mut().unwrap().annotations_mut().extend([resumed]);
+    let interrupt = |world: &mut World| {
+        world
+            .workspace
+            .as_mut()
+            .unwrap()
+            .annotations_mut()
+            .extend([pending.clone()]);
+        world.provider_says("False", "False", "cannot determine creation result");
+    };
+    interrupt(&mut world);
+    assert!(matches!(world.plan().step, Step::Resume { .. }));
+    world.perform(world.plan());
+    interrupt(&mut world);
     assert!(
         matches!(world.plan().step, Step::Report),
         "a second interruption needs a person"

@@ -186,13 +186,19 @@ impl World {
                     .annotations_mut()
                     .extend(own_annotations.into_iter().map(|(key, value)| (key.to_owned(), value)));
             }
-            Step::Resume(_) => drop(
-                self.workspace
-                    .as_mut()
-                    .unwrap()
-                    .annotations_mut()
-                    .remove(annotation::EXTERNAL_CREATE_PENDING),
-            ),
+            Step::Resume { begun, wish } => {
+                let workspace = self.workspace.as_mut().unwrap();
+                workspace.annotations_mut().remove(annotation::EXTERNAL_CREATE_PENDING);
+                workspace.annotations_mut().insert(annotation::RESUMED.into(), begun);
+                if let Some(Wish { spec, revision }) = wish {
+                    workspace.spec = spec;
+                    workspace.metadata.generation = workspace.metadata.generation.map(|generation| generation + 1);
+                    workspace
+                        .annotations_mut()
+                        .insert(annotation::REVISION.into(), revision);
+                }
+                self.apply.annotations_mut().remove(annotation::RESUME_CREATE);
+            }
             Step::LetGo { .. } => {
                 let workspace = self.workspace.as_mut().unwrap();
                 workspace.spec = crate::workspace::let_go_spec(workspace, WorkspaceKind::ClusterScoped);
