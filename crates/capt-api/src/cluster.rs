@@ -112,7 +112,8 @@ pub struct CaptClusterSpec {
     /// Address of the API server, if you give the cluster one of your own. Cluster API takes it from here.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub control_plane_endpoint: Option<ApiEndpoint>,
-    /// Accepted so that manifests of earlier versions stay valid; ignored.
+    /// Accepted so that manifests of earlier versions stay valid. The apply has its usual name; only while one of this name
+    /// belongs to this object is it refused, because another VPC would be made beside it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 253))]
     pub workspace_template_apply_name: Option<String>,

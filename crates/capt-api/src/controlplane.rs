@@ -70,7 +70,8 @@ pub struct CaptControlPlaneSpec {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[x_kube(merge_strategy = MapMerge::Atomic)]
     pub control_plane_endpoint: Option<ApiEndpoint>,
-    /// Accepted so that manifests of earlier versions stay valid; ignored.
+    /// Accepted so that manifests of earlier versions stay valid. The apply has its usual name; only while one of this name
+    /// belongs to this object is it refused, because another EKS cluster would be made beside it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 253))]
     pub workspace_template_apply_name: Option<String>,

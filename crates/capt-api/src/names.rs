@@ -125,6 +125,8 @@ pub mod annotation {
     pub const WORKSPACE_KIND: &str = "infrastructure.cluster.x-k8s.io/workspace-kind";
     /// On an apply: the Secrets and ConfigMaps that its Workspace reads.
     pub const WORKSPACE_INPUTS: &str = "infrastructure.cluster.x-k8s.io/workspace-inputs";
+    /// On the apply of a control plane: the variables that its network gave, as a JSON list. What is not in it is the user's.
+    pub const NETWORK_VARIABLES: &str = "infrastructure.cluster.x-k8s.io/network-variables";
     /// On an apply, set by an operator: go on with the interrupted create of the Workspace named here.
     pub const RESUME_CREATE: &str = "infrastructure.cluster.x-k8s.io/resume-create";
     /// On an apply, set by an operator: let go of the Workspace named here without destroying it.

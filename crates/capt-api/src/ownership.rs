@@ -147,6 +147,7 @@ pub const TABLE: &[Owned] = table! {
         "metadata.labels[cluster.x-k8s.io/cluster-name]",
         "metadata.labels[cluster.x-k8s.io/watch-filter]",
         "metadata.labels[infrastructure.cluster.x-k8s.io/capt-owner-uid]",
+        "metadata.annotations[infrastructure.cluster.x-k8s.io/network-variables]",
         "metadata.ownerReferences",
         "spec";
 

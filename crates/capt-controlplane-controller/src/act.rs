@@ -5,9 +5,11 @@ use std::collections::BTreeMap;
 use capt_api::conditions::control_plane::{Deleting, Paused, Ready};
 use capt_api::conditions::{self, Reason};
 use capt_api::controlplane::CaptControlPlaneStatus;
-use capt_api::names::{eks_apply_name, finalizer};
+use capt_api::names::{annotation, eks_apply_name, finalizer};
 use capt_api::{CaptCluster, CaptControlPlane, Cluster, WorkspaceTemplateApply};
-use capt_runtime::apply::{Bond, Change, Compare, Created, Deleted, FinalizerAdded, Objects, Ours, Parent, Planned};
+use capt_runtime::apply::{
+    Bond, Change, Compare, Created, Deleted, FinalizerAdded, Objects, Ours, Parent, Planned, is_ours,
+};
 use capt_runtime::cache::Found;
 use capt_runtime::controller::{Reconciler, Wake};
 use capt_runtime::error::{Class, Classified, Failure, ObjectRef};
@@ -18,7 +20,9 @@ use capt_runtime::transition::announce;
 use jiff::Timestamp;
 use kube::Resource;
 
-use crate::observe::{Caches, Infrastructure, Live, Look, Observed, Owner, Refusal, Settings, observe};
+use crate::observe::{
+    Caches, Infrastructure, Live, Look, Observed, Owner, Refusal, Settings, observe, other_apply_name,
+};
 use crate::plan::{FINALIZERS, Plan, Step, plan};
 use crate::{eks_apply, failure, metrics};
 
@@ -105,6 +109,7 @@ impl ControlPlanes {
                     Infrastructure::Named { name, .. } => self.capt_clusters.live(namespace, name).await?.map(Box::new),
                     Infrastructure::NotOurs => None,
                 },
+                astray: self.live_astray(seen).await?,
             },
             Look::Change => Live::Change {
                 control_plane: self.control_planes.live(namespace, name).await?.map(Box::new),
@@ -122,8 +127,20 @@ impl ControlPlanes {
                     .live(namespace, &eks_apply::name(metadata))
                     .await?
                     .map(Box::new),
+                astray: self.live_astray(seen).await?,
             },
         })
+    }
+
+    async fn live_astray(&self, seen: &Observed) -> Result<Option<String>, Failure> {
+        let Some(name) = other_apply_name(&seen.control_plane) else {
+            return Ok(None);
+        };
+        let namespace = seen.control_plane.metadata.namespace.as_deref();
+        let live = self.applies.live(namespace, name).await?;
+        Ok(live
+            .filter(|live| is_ours(&live.metadata, seen.uid()))
+            .map(|_| name.to_owned()))
     }
 
     async fn live_cluster(&self, seen: &Observed) -> Result<Option<Box<Cluster>>, Failure> {
@@ -185,17 +202,20 @@ impl ControlPlanes {
                     .await?
                     .written();
             }
-            Step::ChangeApply { spec, labels } => {
+            Step::ChangeApply { spec, labels, given } => {
                 let ours = self.our_apply(seen, &parent)?;
                 let spec = serde_json::to_value(spec).map_err(|error| Failure::Misuse {
                     object: apply_ref(seen),
                     what: format!("its spec cannot be written as JSON: {error}"),
                 })?;
-                let change = labels
+                let mut change = labels
                     .iter()
                     .fold(Change::spec(spec, Compare::Exact), |change, (key, value)| {
                         change.label(key, value.as_deref())
                     });
+                if let Some(given) = given {
+                    change = change.annotation(annotation::NETWORK_VARIABLES, Some(given));
+                }
                 self.applies
                     .change(&ours, &change, "the control plane or its network has changed")
                     .await?

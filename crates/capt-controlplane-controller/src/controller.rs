@@ -18,7 +18,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use crate::act::ControlPlanes;
 use crate::eks_apply;
 use crate::hold::HOLD;
-use crate::observe::{Caches, Settings, infrastructure_name};
+use crate::observe::{Caches, Settings, infrastructure_name, other_apply_name};
 
 /// Makes and tends the EKS control plane of each CAPTControlPlane.
 #[derive(Parser, Debug)]
@@ -106,7 +106,7 @@ fn wire(setup: &mut Setup, settings: Settings) -> anyhow::Result<()> {
             .into_iter()
             .collect()
     });
-    let by_apply = control_planes.index(|control_plane| vec![apply_key(&control_plane.metadata)]);
+    let by_apply = control_planes.index(apply_keys);
     let clusters_by_infrastructure = clusters.index(|cluster| {
         infrastructure_name(cluster)
             .map(|name| beside(&cluster.metadata, name))
@@ -191,9 +191,11 @@ fn wire(setup: &mut Setup, settings: Settings) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The key of a control plane's apply.
-fn apply_key(control_plane: &ObjectMeta) -> Key {
-    beside(control_plane, &eks_apply::name(control_plane))
+/// The keys of all applies that can matter to a control plane.
+fn apply_keys(control_plane: &CaptControlPlane) -> Vec<Key> {
+    let usual = eks_apply::name(&control_plane.metadata);
+    let names = [usual.as_str()].into_iter().chain(other_apply_name(control_plane));
+    names.map(|name| beside(&control_plane.metadata, name)).collect()
 }
 
 /// The key of an object in the same namespace.

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use capt_api::common::ObjectReference;
 use capt_api::conditions::control_plane::Ready;
-use capt_api::names::{self, finalizer, label, output, variable};
+use capt_api::names::{self, annotation, finalizer, label, output, variable};
 use capt_api::workspace::WorkspaceTemplateApplySpec;
 use capt_api::{CaptControlPlane, WorkspaceTemplateApply};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
@@ -133,6 +133,13 @@ impl<'a> Wish<'a> {
         }
     }
 
+    /// The names of the variables whose values are the network's, for [`annotation::NETWORK_VARIABLES`].
+    pub(crate) fn given(&self, network: &Variables) -> String {
+        let own = &self.control_plane.spec.variables;
+        let names = network.keys().filter(|name| !own.contains_key(*name));
+        serde_json::Value::from_iter(names.map(String::as_str)).to_string()
+    }
+
     /// The apply, complete: the hold and the labels are in the body of the one request that makes it.
     pub(crate) fn object(&self, cluster: &str, network: &Variables) -> WorkspaceTemplateApply {
         let metadata = &self.control_plane.metadata;
@@ -140,6 +147,10 @@ impl<'a> Wish<'a> {
         let mut apply = WorkspaceTemplateApply::new(&name(metadata), self.spec(cluster, network));
         apply.metadata.namespace = metadata.namespace.clone();
         apply.metadata.finalizers = Some(vec![finalizer::CAPT_CONTROL_PLANE_HOLD.into()]);
+        apply.metadata.annotations = Some(BTreeMap::from([(
+            annotation::NETWORK_VARIABLES.to_owned(),
+            self.given(network),
+        )]));
         apply.metadata.labels = Some(
             labels
                 .into_iter()
@@ -183,15 +194,26 @@ pub(crate) fn network(id: &str, outputs: &Variables) -> Variables {
 
 /// The network's variables as the apply has them. While the VPC is being changed its outputs are not to be trusted, and
 /// dropping them would make Terraform rebuild the cluster without its subnets.
-pub(crate) fn carried(apply: &WorkspaceTemplateApplySpec, control_plane: &CaptControlPlane) -> Variables {
-    apply
-        .variables
-        .iter()
-        .filter(|(name, _)| {
-            name.starts_with(variable::VPC_OUTPUT_PREFIX) && !control_plane.spec.variables.contains_key(*name)
-        })
+///
+/// What the user gave under such a name is not carried, whether it still stands in the spec or was taken out of it.
+pub(crate) fn carried(apply: &WorkspaceTemplateApply, control_plane: &CaptControlPlane) -> Variables {
+    let given = given_to(&apply.metadata);
+    let is_the_networks = |name: &String| match &given {
+        Some(given) => given.contains(name),
+        // Made by a version that did not write it down.
+        None => name.starts_with(variable::VPC_OUTPUT_PREFIX),
+    };
+    let variables = apply.spec.variables.iter();
+    variables
+        .filter(|(name, _)| is_the_networks(name) && !control_plane.spec.variables.contains_key(*name))
         .map(|(name, value)| (name.clone(), value.clone()))
         .collect()
+}
+
+/// The names that [`Wish::given`] wrote down; one that somebody has spoilt counts as none.
+fn given_to(apply: &ObjectMeta) -> Option<Vec<String>> {
+    let given = apply.annotations.as_ref()?.get(annotation::NETWORK_VARIABLES)?;
+    serde_json::from_str(given).ok()
 }
 
 /// Whether Terraform was last told to run this version. `status.versions` then repeats the spec's own spelling: Cluster API
@@ -342,13 +364,33 @@ mod tests {
     fn the_networks_variables_are_carried_and_the_users_own_are_not() {
         let before = control_plane(json!({"variables": {"vpc_mine": "old"}}));
         let known = network("vpc-1", &map(&[("subnets", "[]")]));
-        let apply = Wish::of(&before, false).unwrap().spec("demo", &known);
+        let apply = Wish::of(&before, false).unwrap().object("demo", &known);
         assert_eq!(carried(&apply, &before), known);
 
         let after = control_plane(json!({"variables": {"vpc_mine": "new"}}));
         let changed = Wish::of(&after, false).unwrap().spec("demo", &carried(&apply, &after));
         assert_eq!(changed.variables["vpc_mine"], "new");
         assert_eq!(changed.variables["vpc_subnets"], "[]");
+
+        let without = control_plane(json!({}));
+        assert_eq!(carried(&apply, &without), known, "what the user takes back goes");
+        let mut old = apply;
+        old.metadata.annotations = None;
+        assert_eq!(
+            carried(&old, &before),
+            known,
+            "an apply of an earlier version tells by the prefix alone"
+        );
+    }
+
+    #[test]
+    fn an_output_in_whose_place_the_user_gives_a_value_is_the_users() {
+        let known = network("vpc-1", &map(&[("subnets", "[]")]));
+        let replacing = control_plane(json!({"variables": {"vpc_subnets": "[1]"}}));
+        let apply = Wish::of(&replacing, false).unwrap().object("demo", &known);
+        assert_eq!(apply.spec.variables["vpc_subnets"], "[1]");
+        let without = control_plane(json!({}));
+        assert_eq!(carried(&apply, &without), network("vpc-1", &Variables::new()));
     }
 
     #[test]
@@ -369,6 +411,10 @@ mod tests {
                 ("cluster.x-k8s.io/cluster-name", "demo"),
                 ("cluster.x-k8s.io/watch-filter", "blue")
             ])
+        );
+        assert_eq!(
+            apply.metadata.annotations.unwrap(),
+            map(&[("infrastructure.cluster.x-k8s.io/network-variables", r#"["vpc_id"]"#)])
         );
     }
 

@@ -91,13 +91,15 @@ pub(crate) enum Look {
     LetGo,
 }
 
-/// The answer to a [`Look`].
+/// The answer to a [`Look`]. `astray` is an apply of this control plane's under the name that `spec.workspaceTemplateApplyName`
+/// gives: earlier versions made such, and a second EKS cluster must not be made beside it, nor its network go before it.
 #[derive(Debug)]
 pub(crate) enum Live {
     Create {
         control_plane: Option<Box<CaptControlPlane>>,
         cluster: Option<Box<Cluster>>,
         infrastructure: Option<Box<CaptCluster>>,
+        astray: Option<String>,
     },
     Change {
         control_plane: Option<Box<CaptControlPlane>>,
@@ -111,6 +113,7 @@ pub(crate) enum Live {
     },
     LetGo {
         apply: Option<Box<WorkspaceTemplateApply>>,
+        astray: Option<String>,
     },
 }
 
@@ -221,6 +224,12 @@ pub(crate) fn observe(reads: &impl Reads, key: &Key, settings: Settings) -> Opti
         live: None,
         refused: None,
     })
+}
+
+/// The name under which an earlier version may have made the apply, when that is another one.
+pub(crate) fn other_apply_name(control_plane: &CaptControlPlane) -> Option<&str> {
+    let named = control_plane.spec.workspace_template_apply_name.as_deref();
+    named.filter(|name| !name.is_empty() && *name != eks_apply::name(&control_plane.metadata))
 }
 
 /// The CAPTCluster that the Cluster names.

@@ -48,6 +48,8 @@ pub(crate) enum Step {
     ChangeApply {
         spec: Box<WorkspaceTemplateApplySpec>,
         labels: BTreeMap<&'static str, Option<String>>,
+        /// Which variables are the network's; `None` when that is written down already.
+        given: Option<String>,
     },
     ClearClusterFailure(ClusterFailure),
     /// Nobody else would: its Cluster goes and names another control plane.

@@ -175,6 +175,7 @@ fn the_names_in_paths_are_the_shared_ones() {
         annotation::WORKSPACE_NAME,
         annotation::WORKSPACE_KIND,
         annotation::WORKSPACE_INPUTS,
+        annotation::NETWORK_VARIABLES,
         annotation::BLOCK_MOVE,
         annotation::WTA_NAMESPACE,
         annotation::WTA_NAME,

@@ -63,6 +63,20 @@ fn next(seen: &Observed, begun: Timestamp) -> (Step, Departure) {
             "waiting for capt-secrets to remove the copies of kubeconfig and CA",
         );
     }
+    if let Some(Live::LetGo {
+        astray: Some(astray), ..
+    }) = &seen.live
+    {
+        let departure = Departure {
+            reason: Deleting::WaitingForWorkspace,
+            message: format!(
+                "WorkspaceTemplateApply {astray} holds an EKS cluster of this object under a name that is not looked after: \
+                 delete it, with spec.retainWorkspaceOnDelete if the cluster is to be kept"
+            ),
+            since: None,
+        };
+        return (Step::Nothing, departure);
+    }
     let name = eks_apply::name(&seen.control_plane.metadata);
     let waiting = |step: Step, reason: Option<Deleting>, what: &str| {
         let departure = Departure {
@@ -103,7 +117,7 @@ fn destroy(seen: &Observed, step: Step) -> Step {
 /// The cache shows no apply of ours, which may only mean that it is late.
 fn let_go(seen: &Observed) -> Step {
     match &seen.live {
-        Some(Live::LetGo { apply }) => match apply {
+        Some(Live::LetGo { apply, .. }) => match apply {
             Some(apply) if is_ours(&apply.metadata, seen.uid()) => Step::Nothing,
             // Somebody else's, which never was made for this control plane, stays untouched.
             _ => Step::DropFinalizers,

@@ -15,7 +15,7 @@ use super::*;
 use crate::observe::Refusal;
 use capt_api::conditions::Reason;
 use capt_api::conditions::control_plane::{Failed, Ready};
-use world::{APPLY, CLUSTER, CONTROL_PLANE, INFRASTRUCTURE, VPC_APPLY, World};
+use world::{APPLY, ASTRAY, CLUSTER, CONTROL_PLANE, INFRASTRUCTURE, VPC_APPLY, World};
 
 /// What happens to a world.
 type Edit = fn(&mut World);
@@ -1105,6 +1105,87 @@ fn a_network_in_trouble_changes_nothing_for_a_cluster_in_use() {
         assert_eq!(spec.variables["vpc_private_subnets"], "[\"s-1\"]");
         assert_eq!(spec.variables["vpc_id"], "vpc-0");
     }
+}
+
+#[test]
+fn nothing_is_made_beside_the_apply_of_an_earlier_version() {
+    let mut world = World::guarded();
+    world.set(CONTROL_PLANE, "/spec/workspaceTemplateApplyName", json!("mine"));
+    assert_eq!(
+        step_name(&world.plan().step),
+        "CreateApply",
+        "no such apply: the field is ignored"
+    );
+    let mut astray = world.clone();
+    astray.add_apply();
+    let mut apply = astray.get(APPLY).clone();
+    apply["metadata"]["name"] = json!("mine");
+    let mut others = apply.clone();
+    others["metadata"]["ownerReferences"] = json!([]);
+    others["metadata"]["labels"] = json!({});
+    world.put(ASTRAY, others);
+    assert_eq!(
+        step_name(&world.plan().step),
+        "CreateApply",
+        "somebody else's: the field is ignored"
+    );
+    world.put(ASTRAY, apply);
+    check("refused", &world, terminal("InvalidSpec"));
+    world.report();
+    let message = world.status()["failureMessage"].to_string();
+    assert!(message.contains("spec.workspaceTemplateApplyName") && message.contains("mine"));
+
+    // Its network must not go before it.
+    world.delete(CONTROL_PLANE);
+    assert_eq!(world.plan().step, Step::Nothing);
+    world.remove(ASTRAY);
+    assert_eq!(step_name(&world.plan().step), "DropFinalizers");
+}
+
+/// The network that CAPT made becomes the user's own: its subnets stay those of the running cluster, whether its apply is
+/// still there or not.
+#[test]
+fn the_same_vpc_by_its_id_keeps_what_the_cluster_was_made_with() {
+    let existing = |id: &str| json!({"region": "eu-west-1", "existingVpcId": id});
+    for apply_is_gone in [false, true] {
+        let mut world = World::ready();
+        world.set(CONTROL_PLANE, "/spec/variables", json!({"vpc_mine": "1"}));
+        world.settle();
+        world.set(INFRASTRUCTURE, "/spec", existing("vpc-0"));
+        if apply_is_gone {
+            world.remove(VPC_APPLY);
+        }
+        check("nothing changes", &world, READY);
+
+        world.set(CONTROL_PLANE, "/spec/variables", json!({}));
+        world.settle();
+        let variables = &world.get(APPLY)["spec"]["variables"];
+        assert_eq!(variables["vpc_private_subnets"], "[\"s-1\"]");
+        assert_eq!(variables.get("vpc_mine"), None, "what the user takes back goes");
+        check("and it rests there", &world, READY);
+
+        world.set(INFRASTRUCTURE, "/spec", existing("vpc-1"));
+        world.settle();
+        let variables = &world.get(APPLY)["spec"]["variables"];
+        assert_eq!(variables["vpc_id"], "vpc-1");
+        assert_eq!(variables.get("vpc_private_subnets"), None, "those of another network");
+    }
+}
+
+#[test]
+fn an_apply_of_an_earlier_version_learns_what_its_network_gave() {
+    let mut world = World::ready();
+    world.set(APPLY, "/metadata/annotations", json!({}));
+    check(
+        "written down",
+        &world,
+        Expected {
+            step: "ChangeApply",
+            ..READY
+        },
+    );
+    world.settle();
+    check("once", &world, READY);
 }
 
 #[test]

@@ -4,7 +4,7 @@
 use capt_api::conditions::control_plane::Ready;
 use capt_api::conditions::{self, Reason, endpoint, secrets, workspace_apply};
 use capt_api::external::cluster::ClusterOwner;
-use capt_api::names::{self, CONTROL_PLANE_GROUP, finalizer, label};
+use capt_api::names::{self, CONTROL_PLANE_GROUP, annotation, finalizer, label, variable};
 use capt_api::reasons;
 use capt_api::{CaptControlPlane, Cluster, WorkspaceTemplateApply};
 use capt_runtime::apply::is_ours;
@@ -130,7 +130,7 @@ fn create(seen: &Observed, cluster: &Cluster, now: Timestamp) -> (Step, Situatio
     };
     let waiting_for_vpc = |why, since| Situation::new(Ready::WaitingForVpc, why, &[Wait::Vpc]).settling(since);
     let network = match network(seen, cluster) {
-        Ok(network) => network,
+        Ok(network) => network.variables(),
         Err(unknown) => return (Step::Nothing, waiting_for_vpc(unknown.why, unknown.since)),
     };
     let making = underway(
@@ -139,14 +139,24 @@ fn create(seen: &Observed, cluster: &Cluster, now: Timestamp) -> (Step, Situatio
         &[Wait::ControlPlane],
     )
     .settling(network_turned(seen).max(created(&seen.control_plane.metadata)));
-    let (current, live_cluster, infrastructure) = match &seen.live {
+    let (current, live_cluster, infrastructure, astray) = match &seen.live {
         Some(Live::Create {
             control_plane,
             cluster,
             infrastructure,
-        }) => (control_plane, cluster, infrastructure),
+            astray,
+        }) => (control_plane, cluster, infrastructure, astray),
         _ => return (Step::Look(Look::Create), making),
     };
+    if let Some(astray) = astray {
+        let name = apply_name(seen);
+        let message = format!(
+            "spec.workspaceTemplateApplyName: WorkspaceTemplateApply {astray} holds an EKS cluster of this object, and only {name} \
+             is looked after, so nothing is made beside it. To keep that cluster, give its apply the name {name}, as the guide for \
+             migration shows; for a new cluster, delete {astray} and remove the field"
+        );
+        return (Step::Nothing, Situation::standing(Ready::InvalidSpec, message));
+    }
     // What follows is known before the caches show it; the watch brings it, and then it is told.
     if !is_current(seen, current.as_deref()) {
         return (Step::Nothing, making);
@@ -171,13 +181,19 @@ fn create(seen: &Observed, cluster: &Cluster, now: Timestamp) -> (Step, Situatio
 fn tend(seen: &Observed, cluster: &Cluster, apply: &WorkspaceTemplateApply) -> (Step, Situation) {
     let wish = Wish::of(&seen.control_plane, seen.settings.allow_cross_namespace_templates);
     // The network gates the creation only; afterwards a cluster in use must take changes also while its VPC has trouble.
-    let network = network(seen, cluster).unwrap_or_else(|_| eks_apply::carried(&apply.spec, &seen.control_plane));
-    let wished = wish.map(|wish| wish.spec(name(&cluster.metadata), &network));
+    let carried = eks_apply::carried(apply, &seen.control_plane);
+    let network = match network(seen, cluster) {
+        // The VPC that CAPT made is now the user's own: its subnets are still those that the cluster runs in.
+        Ok(Network::Id(id)) if carried.get(variable::VPC_ID) == Some(&id) => carried,
+        Ok(network) => network.variables(),
+        Err(_) => carried,
+    };
+    let wished = wish.map(|wish| (wish.spec(name(&cluster.metadata), &network), wish.given(&network)));
     let labels = eks_apply::labels(&seen.control_plane.metadata, name(&cluster.metadata));
 
     let situation = match &wished {
         Err(unfit) => unfit.clone().into(),
-        Ok(spec) if *spec != apply.spec => underway(seen, not_looked_at(seen), &[Wait::ControlPlane]),
+        Ok((spec, _)) if *spec != apply.spec => underway(seen, not_looked_at(seen), &[Wait::ControlPlane]),
         Ok(_) => judge(seen, apply),
     };
     let has_hold = apply
@@ -192,8 +208,13 @@ fn tend(seen: &Observed, cluster: &Cluster, apply: &WorkspaceTemplateApply) -> (
         Step::AdoptApply
     } else {
         // A wish that cannot be carried out leaves the apply at the last one that could.
-        let spec = wished.unwrap_or_else(|_| apply.spec.clone());
+        let given = annotation_of(&apply.metadata, annotation::NETWORK_VARIABLES);
+        let (spec, given) = match wished {
+            Ok((spec, wished)) => (spec, (given != Some(wished.as_str())).then_some(wished)),
+            Err(_) => (apply.spec.clone(), None),
+        };
         let as_wished = spec == apply.spec
+            && given.is_none()
             && labels
                 .iter()
                 .all(|(key, value)| label_of(&apply.metadata, key) == value.as_deref());
@@ -202,6 +223,7 @@ fn tend(seen: &Observed, cluster: &Cluster, apply: &WorkspaceTemplateApply) -> (
             Some(Live::Change { control_plane }) if is_current(seen, control_plane.as_deref()) => Step::ChangeApply {
                 spec: Box::new(spec),
                 labels,
+                given,
             },
             Some(_) => Step::Nothing,
             None => Step::Look(Look::Change),
@@ -365,8 +387,25 @@ impl Unknown {
     }
 }
 
-/// The variables that the network gives, or why they are not known.
-fn network(seen: &Observed, cluster: &Cluster) -> Result<Variables, Unknown> {
+/// What is known of the network.
+enum Network {
+    /// Its ID alone: it is not CAPT's.
+    Id(String),
+    /// The variables that its apply gives.
+    Made(Variables),
+}
+
+impl Network {
+    fn variables(self) -> Variables {
+        match self {
+            Self::Id(id) => eks_apply::network(&id, &Variables::new()),
+            Self::Made(variables) => variables,
+        }
+    }
+}
+
+/// What the network gives, or why that is not known.
+fn network(seen: &Observed, cluster: &Cluster) -> Result<Network, Unknown> {
     // Whoever makes a cluster makes all its objects at once, and Cluster API connects them within moments.
     let new = created(&seen.control_plane.metadata);
     let (named, found) = match &seen.infrastructure {
@@ -430,7 +469,7 @@ fn network(seen: &Observed, cluster: &Cluster) -> Result<Variables, Unknown> {
         return Err(Unknown::told_at_once(why));
     };
     if infrastructure.spec.existing_vpc_id.is_some() || is_externally_managed(&infrastructure.metadata) {
-        return Ok(eks_apply::network(&id, &Variables::new()));
+        return Ok(Network::Id(id));
     }
     match &seen.vpc_apply {
         Found::Present(apply)
@@ -440,7 +479,8 @@ fn network(seen: &Observed, cluster: &Cluster) -> Result<Variables, Unknown> {
             ) && apply.is_ready() =>
         {
             let outputs = apply.status.as_ref().map(|status| &status.outputs);
-            Ok(eks_apply::network(&id, outputs.unwrap_or(&Variables::new())))
+            let variables = eks_apply::network(&id, outputs.unwrap_or(&Variables::new()));
+            Ok(Network::Made(variables))
         }
         // Two watches: the CAPTCluster's may be ahead of the apply's.
         _ => Err(Unknown {
@@ -535,6 +575,10 @@ fn is_marked(apply: &ObjectMeta, uid: &str) -> bool {
 
 fn label_of<'a>(metadata: &'a ObjectMeta, key: &str) -> Option<&'a str> {
     metadata.labels.as_ref()?.get(key).map(String::as_str)
+}
+
+fn annotation_of<'a>(metadata: &'a ObjectMeta, key: &str) -> Option<&'a str> {
+    metadata.annotations.as_ref()?.get(key).map(String::as_str)
 }
 
 /// The condition that has these reasons, if it is there and its reason is one of them.

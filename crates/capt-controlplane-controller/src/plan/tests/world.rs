@@ -4,7 +4,9 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use capt_api::names::annotation;
 use capt_api::{CaptCluster, CaptControlPlane, Cluster, WorkspaceTemplateApply};
+use capt_runtime::apply::is_ours;
 use capt_runtime::cache::Found;
 use capt_runtime::controller::{SETTLE, Wake};
 use capt_runtime::key::Key;
@@ -14,13 +16,15 @@ use serde_json::{Value, json};
 
 use super::{Plan, Step, plan};
 use crate::eks_apply;
-use crate::observe::{Live, Look, Observed, Reads, Refusal, Settings, observe};
+use crate::observe::{Live, Look, Observed, Reads, Refusal, Settings, observe, other_apply_name};
 
 pub(super) const CLUSTER: &str = "Cluster/demo";
 pub(super) const INFRASTRUCTURE: &str = "CAPTCluster/demo";
 pub(super) const CONTROL_PLANE: &str = "CAPTControlPlane/demo-cp";
 pub(super) const VPC_APPLY: &str = "WorkspaceTemplateApply/demo-vpc";
 pub(super) const APPLY: &str = "WorkspaceTemplateApply/demo-cp-eks-controlplane-apply";
+/// One of an earlier version's, under a name that its user chose.
+pub(super) const ASTRAY: &str = "WorkspaceTemplateApply/mine";
 
 const HOLD: &str = "controlplane.cluster.x-k8s.io/captcontrolplane-hold";
 const ENDPOINT: &str = "controlplane.cluster.x-k8s.io/captendpoint";
@@ -313,6 +317,7 @@ impl World {
                 control_plane: self.read(CONTROL_PLANE),
                 cluster: self.read(CLUSTER),
                 infrastructure: self.read(INFRASTRUCTURE),
+                astray: self.astray(),
             },
             Look::Change => Live::Change {
                 control_plane: self.read(CONTROL_PLANE),
@@ -326,8 +331,16 @@ impl World {
             },
             Look::LetGo => Live::LetGo {
                 apply: self.read(APPLY),
+                astray: self.astray(),
             },
         }
+    }
+
+    fn astray(&self) -> Option<String> {
+        let control_plane: Box<CaptControlPlane> = self.read(CONTROL_PLANE)?;
+        let apply: Box<WorkspaceTemplateApply> = self.read(ASTRAY)?;
+        let named = other_apply_name(&control_plane).filter(|name| apply.metadata.name.as_deref() == Some(name));
+        named.filter(|_| is_ours(&apply.metadata, "cp-uid")).map(str::to_owned)
     }
 
     fn read<T: DeserializeOwned>(&self, key: &'static str) -> Option<Box<T>> {
@@ -435,8 +448,11 @@ impl World {
             }
             Step::HoldApply => self.write(APPLY, apply_version, |apply| add_finalizer(apply, HOLD))?,
             Step::AdoptApply => self.write(APPLY, apply_version, mark)?,
-            Step::ChangeApply { spec, labels } => self.write(APPLY, apply_version, |apply| {
+            Step::ChangeApply { spec, labels, given } => self.write(APPLY, apply_version, |apply| {
                 apply["spec"] = serde_json::to_value(spec).unwrap();
+                if let Some(given) = given {
+                    apply["metadata"]["annotations"][annotation::NETWORK_VARIABLES] = json!(given);
+                }
                 for (key, value) in labels {
                     match value {
                         Some(value) => apply["metadata"]["labels"][key] = json!(value),
