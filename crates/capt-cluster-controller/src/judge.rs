@@ -125,6 +125,7 @@ impl Trouble {
         let (standing, reason) = match failure {
             Failure::OwnershipConflict { .. } => (standing, VpcReady::OwnershipConflict),
             Failure::NamespaceTerminating { .. } => (Standing::Idle, VpcReady::NamespaceTerminating),
+            Failure::Denied { .. } => (standing, VpcReady::AdmissionDenied),
             // Everything in the apply stems from this object's spec.
             Failure::Invalid { .. } => (standing, VpcReady::InvalidVpcConfig),
             _ => (standing, VpcReady::VpcCreationFailed),
@@ -283,6 +284,7 @@ fn judge_apply(seen: &Observed, apply: &WorkspaceTemplateApply, name: &str) -> J
         "UnsafeVariable" => (Refused, VpcReady::UnsafeVariable),
         "UnresolvedVariable" => (Refused, VpcReady::UnresolvedVariable),
         "CrossNamespaceReference" => (Refused, VpcReady::CrossNamespaceTemplate),
+        "AdmissionDenied" => (Refused, VpcReady::AdmissionDenied),
         "OwnershipConflict" => (Refused, VpcReady::OwnershipConflict),
         "NamespaceTerminating" => (Idle, VpcReady::NamespaceTerminating),
         _ => (Working(Clock::Vpc), VpcReady::VpcCreating),

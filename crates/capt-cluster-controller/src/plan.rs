@@ -273,6 +273,7 @@ fn destroying_stage(seen: &Observed) -> Stage {
     if let Some(trouble) = &seen.trouble {
         let reason = match trouble.reason {
             VpcReady::OwnershipConflict => Deleting::OwnershipConflict,
+            VpcReady::AdmissionDenied => Deleting::AdmissionDenied,
             _ => Deleting::WaitingForWorkspace,
         };
         return Stage::lasting(Step::Nothing, State::yes(reason, &trouble.message));

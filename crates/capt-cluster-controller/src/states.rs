@@ -22,6 +22,7 @@ const LIVING: &[Vpc] = &[
     Vpc::UnsafeVariable,
     Vpc::UnresolvedVariable,
     Vpc::CrossNamespaceTemplate,
+    Vpc::AdmissionDenied,
     Vpc::CreateInterrupted,
     Vpc::StateLocked,
     Vpc::ProviderConfigMissing,
@@ -68,6 +69,7 @@ pub const VPC: Machine<Vpc> = Machine {
         Vpc::UnsafeVariable,
         Vpc::UnresolvedVariable,
         Vpc::CrossNamespaceTemplate,
+        Vpc::AdmissionDenied,
         Vpc::CreateInterrupted,
         Vpc::StateLocked,
         Vpc::ProviderConfigMissing,
@@ -149,6 +151,11 @@ pub const VPC: Machine<Vpc> = Machine {
             from: LIVING,
             to: &[Vpc::OwnershipConflict],
             when: "the apply's or the Workspace's name is taken by somebody else",
+        },
+        Way {
+            from: LIVING,
+            to: &[Vpc::AdmissionDenied],
+            when: "an admission policy refuses the apply, or its Workspace",
         },
         Way {
             from: LIVING,

@@ -194,6 +194,7 @@ pub(crate) fn refused(seen: &Observed, failure: &Failure, now: Timestamp) -> Wor
     if seen.apply.metadata.deletion_timestamp.is_some() {
         let reason = match (failure, letting_go(seen)) {
             (Failure::OwnershipConflict { .. }, _) => Deleting::OwnershipConflict,
+            (Failure::Denied { .. }, _) => Deleting::AdmissionDenied,
             (_, Some(LettingGo::Abandoned)) => Deleting::Abandoning,
             (_, Some(LettingGo::Retained)) => Deleting::Retaining,
             (_, None) => Deleting::WaitingForWorkspace,
@@ -202,6 +203,7 @@ pub(crate) fn refused(seen: &Observed, failure: &Failure, now: Timestamp) -> Wor
     }
     let why = match failure {
         Failure::OwnershipConflict { .. } => Why::OwnershipConflict,
+        Failure::Denied { .. } => Why::AdmissionDenied,
         Failure::NamespaceTerminating { .. } => Why::NamespaceTerminating,
         // Not the cloud's: nothing has reached Terraform yet.
         Failure::QuotaExceeded { .. } => Why::NotApplied,

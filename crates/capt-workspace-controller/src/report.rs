@@ -53,6 +53,7 @@ shared_reasons! {
     UnsafeVariable,
     UnresolvedVariable,
     CrossNamespaceReference,
+    AdmissionDenied,
     OwnershipConflict,
     NamespaceTerminating,
     Deleting,
@@ -242,7 +243,7 @@ impl Words {
                     ..Self::deleting(words_of(trouble.cause).1, message)
                 }
             }
-            State::Paused => Self::deleting(Deleting::WaitingForWorkspace, provider_paused(name)),
+            State::Paused => Self::deleting(Deleting::WorkspacePaused, provider_paused(name)),
             State::Queued | State::Applying | State::Applied => Self::deleting(
                 Deleting::WaitingForWorkspace,
                 format!("Terraform destroys what Workspace {name} made"),

@@ -25,6 +25,7 @@ const LIVING: &[Ready] = &[
     Ready::UnsafeVariable,
     Ready::UnresolvedVariable,
     Ready::CrossNamespaceReference,
+    Ready::AdmissionDenied,
     Ready::OwnershipConflict,
     Ready::NamespaceTerminating,
 ];
@@ -54,6 +55,11 @@ pub const APPLY: Machine<Ready> = Machine {
             from: LIVING,
             to: &[Ready::OwnershipConflict],
             when: "the Workspace of this name was made for somebody else",
+        },
+        Way {
+            from: LIVING,
+            to: &[Ready::AdmissionDenied],
+            when: "an admission policy refuses the Workspace",
         },
         Way {
             from: LIVING,

@@ -167,6 +167,10 @@ fn rows() -> Vec<(&'static str, Scene, i64, &'static str)> {
             "- | F/OwnershipConflict | F/OwnershipConflict | F/VPCCreationFailed | T/OwnershipConflict | failure OwnershipConflict"),
         ("refused as invalid", Scene::new().with(|seen| seen.trouble = Some(trouble(How::Invalid))), 0,
             "- | F/InvalidVPCConfig | F/InvalidVPCConfig | F/VPCCreationFailed | T/InvalidVPCConfig | failure InvalidVPCConfig"),
+        ("refused by a policy", Scene::new().with(|seen| seen.trouble = Some(trouble(How::Denied))), 0,
+            "- | F/AdmissionDenied | F/AdmissionDenied | F/VPCCreationFailed | T/AdmissionDenied | failure AdmissionDenied"),
+        ("the Workspace is refused by a policy", Scene::new().apply(unready("AdmissionDenied")), 0,
+            "- | F/AdmissionDenied | F/AdmissionDenied | F/VPCCreationFailed | T/AdmissionDenied | failure AdmissionDenied"),
         ("refused because the namespace goes", Scene::new().with(|seen| seen.trouble = Some(trouble(How::Namespace))), 0,
             "- | F/NamespaceTerminating | F/NamespaceTerminating | F/NotStarted | F/NoFailure"),
         ("not allowed: shown, and no verdict on the wish", Scene::new().with(|seen| seen.trouble = Some(trouble(How::Forbidden))), 0,
@@ -303,6 +307,10 @@ fn rows() -> Vec<(&'static str, Scene, i64, &'static str)> {
             "- | F/Deleting | F/Deleting | F/Deleting | F/NoFailure | Deleting T/DestroyFailed | wake 1800"),
         ("the apply's own deadline passed, and nothing fails", Scene::new().deleting().apply(destroying("DeletionTimeout")), 10,
             "- | F/Deleting | F/Deleting | F/Deleting | F/NoFailure | Deleting T/WaitingForWorkspace | wake 1800"),
+        ("the Workspace is paused at the provider", Scene::new().deleting().apply(destroying("WorkspacePaused")), 10,
+            "- | F/Deleting | F/Deleting | F/Deleting | F/NoFailure | Deleting T/WorkspacePaused | wake 1800"),
+        ("a policy refuses the deletion", Scene::new().deleting().apply(json!({})).with(|seen| seen.trouble = Some(trouble(How::Denied))), 10,
+            "- | F/Deleting | F/Deleting | F/Deleting | F/NoFailure | Deleting T/AdmissionDenied | wake 1800"),
         ("what the apply says while all is well is its own business", Scene::new().deleting().apply(destroying("Held")), 10,
             "- | F/Deleting | F/Deleting | F/Deleting | F/NoFailure | Deleting T/WaitingForWorkspace | wake 1800"),
         // Deletion, in its first moments: told when it lasts, unless it is a trouble.
@@ -339,6 +347,7 @@ enum How {
     Invalid,
     Namespace,
     Forbidden,
+    Denied,
 }
 
 fn trouble(how: How) -> Trouble {
@@ -351,6 +360,11 @@ fn trouble(how: How) -> Trouble {
         How::Invalid => Failure::Invalid {
             object,
             field: "spec".into(),
+            message: "no".into(),
+        },
+        How::Denied => Failure::Denied {
+            verb: Verb::Create,
+            object,
             message: "no".into(),
         },
         How::Namespace => Failure::NamespaceTerminating { object },

@@ -51,6 +51,7 @@ const WORDS: &[&str] = &[
     "UnsafeVariable",
     "UnresolvedVariable",
     "CrossNamespaceReference",
+    "AdmissionDenied",
     "OwnershipConflict",
     "NamespaceTerminating",
 ];

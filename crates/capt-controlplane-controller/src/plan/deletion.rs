@@ -33,8 +33,10 @@ pub(super) fn plan(seen: &Observed, now: Timestamp) -> Plan {
         step = Step::Nothing;
         departure.message.clone_from(&refused.message);
         departure.since = None;
-        if refused.reason == Some(Ready::OwnershipConflict) {
-            departure.reason = Deleting::OwnershipConflict;
+        match refused.reason {
+            Some(Ready::OwnershipConflict) => departure.reason = Deleting::OwnershipConflict,
+            Some(Ready::AdmissionDenied) => departure.reason = Deleting::AdmissionDenied,
+            _ => {}
         }
     }
     let (status, wake) = status::of_deletion(seen, begun.0, departure, now);

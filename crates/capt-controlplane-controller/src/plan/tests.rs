@@ -575,6 +575,7 @@ fn what_the_apply_says_is_repeated_in_the_control_planes_own_words() {
         ("UnsafeVariable", "UnsafeVariable", Some(true)),
         ("UnresolvedVariable", "UnresolvedVariable", Some(true)),
         ("CrossNamespaceReference", "CrossNamespaceTemplate", Some(true)),
+        ("AdmissionDenied", "AdmissionDenied", Some(true)),
         ("OwnershipConflict", "OwnershipConflict", Some(true)),
         ("NamespaceTerminating", "NamespaceTerminating", None),
         ("Deleting", "ApplyDeleted", None),
@@ -1395,6 +1396,8 @@ fn the_order_of_deletion() {
         ("StateLocked", "StateLocked"),
         ("CreateInterrupted", "CreateInterrupted"),
         ("OwnershipConflict", "OwnershipConflict"),
+        ("WorkspacePaused", "WorkspacePaused"),
+        ("AdmissionDenied", "AdmissionDenied"),
         ("Paused", "WaitingForWorkspace"),
         ("a reason of a later version", "WaitingForWorkspace"),
     ] {

@@ -297,6 +297,7 @@ fn judge(seen: &Observed, apply: &WorkspaceTemplateApply) -> Situation {
         Apply::UnsafeVariable => Situation::standing(Ready::UnsafeVariable, message),
         Apply::UnresolvedVariable => Situation::standing(Ready::UnresolvedVariable, message),
         Apply::CrossNamespaceReference => Situation::standing(Ready::CrossNamespaceTemplate, message),
+        Apply::AdmissionDenied => Situation::standing(Ready::AdmissionDenied, message),
         Apply::OwnershipConflict => Situation::standing(Ready::OwnershipConflict, message),
         Apply::NamespaceTerminating => Situation::standing(Ready::NamespaceTerminating, message),
         Apply::Deleting => apply_deleted(seen),

@@ -5,6 +5,7 @@ use super::*;
 use crate::report::MAX_OUTPUT;
 use capt_api::{WorkspaceKind, conditions};
 use capt_runtime::controller::SETTLE;
+use capt_runtime::error::{ObjectRef, Verb};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
 #[test]
@@ -369,6 +370,43 @@ fn a_resumed_create_is_at_work_until_it_is_interrupted_itself() {
     world.settle();
     assert_eq!(generation, Some(3), "one write for each order, and none besides");
     assert_eq!(world.workspace.as_ref().unwrap().metadata.generation, generation);
+}
+
+/// Nobody would ever destroy it, and nobody would be told why.
+#[test]
+fn a_workspace_that_is_paused_at_the_provider_stops_its_deletion_aloud() {
+    let mut world = World::ready().deleting();
+    world.settle();
+    world.provider_is_paused();
+    let plan = world.plan();
+    world.perform(plan);
+    assert_eq!(world.said("Deleting"), "True/WorkspacePaused", "at once");
+    assert!(
+        world.message("Deleting").contains(annotation::CROSSPLANE_PAUSED),
+        "{}",
+        world.message("Deleting")
+    );
+    world.provider_says("True", "False", "");
+    world.settle();
+    assert_eq!(world.said("Deleting"), "True/WaitingForWorkspace");
+}
+
+#[test]
+fn a_policy_that_refuses_is_named_as_such() {
+    let denied = || Failure::Denied {
+        verb: Verb::Create,
+        object: ObjectRef::new("Workspace", None, "w"),
+        message: "no Workspaces on Fridays".into(),
+    };
+    let mut world = World::new();
+    world.apply.status = Some(refused(&world.observe(), &denied(), world.now));
+    assert_eq!(world.said("Ready"), "False/AdmissionDenied");
+    assert_eq!(world.said("Synced"), "False/AdmissionDenied");
+    assert!(world.message("Ready").contains("no Workspaces on Fridays"));
+
+    let mut world = World::ready().deleting();
+    world.apply.status = Some(refused(&world.observe(), &denied(), world.now));
+    assert_eq!(world.said("Deleting"), "True/AdmissionDenied");
 }
 
 #[test]
@@ -899,7 +937,7 @@ fn a_deletion_that_takes_too_long_says_so_and_why_and_goes_on() {
 #[test]
 fn a_refused_step_of_a_deletion_is_told_in_the_words_of_what_was_tried() {
     let failure = Failure::Invalid {
-        object: capt_runtime::error::ObjectRef::new("Workspace", None, "w"),
+        object: ObjectRef::new("Workspace", None, "w"),
         field: "spec".into(),
         message: "no".into(),
     };

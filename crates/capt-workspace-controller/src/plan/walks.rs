@@ -9,7 +9,7 @@ use capt_api::conditions::{self, Reason, Report};
 use capt_api::machine::Place;
 use capt_api::reasons::is_trouble;
 use capt_runtime::controller::SETTLE;
-use capt_runtime::error::ObjectRef;
+use capt_runtime::error::{ObjectRef, Verb};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
 use super::world::{World, token};
@@ -106,8 +106,13 @@ fn happen(world: &mut World, die: &mut Die) {
 
 fn refusal(die: &mut Die) -> Failure {
     let object = ObjectRef::new("Workspace", None, "w");
-    match die.roll(3) {
+    match die.roll(4) {
         0 => Failure::NamespaceTerminating { object },
+        3 => Failure::Denied {
+            verb: Verb::Create,
+            object,
+            message: "no".into(),
+        },
         1 => Failure::OwnershipConflict {
             object,
             owner: "theirs".into(),
