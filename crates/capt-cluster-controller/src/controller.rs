@@ -18,6 +18,7 @@ use kube::ResourceExt;
 
 use crate::act::CaptClusters;
 use crate::hold::HOLD;
+use crate::metrics;
 use crate::observe::{ControlPlaneMeta, Reads, Settings, apply_keys, cluster_key};
 
 /// Looks after CAPTClusters: makes, changes and destroys their VPCs through WorkspaceTemplateApplies, and tells Cluster
@@ -149,6 +150,7 @@ fn wire(setup: &mut Setup, settings: Settings) -> anyhow::Result<()> {
         lives: setup.metrics().lives(),
         settings,
     };
+    setup.count(metrics::register(&setup.metrics().lives()), &capt_clusters);
     setup.controller("captcluster", queue, &capt_clusters, reconciler);
     let releaser = Holds {
         hold: HOLD,

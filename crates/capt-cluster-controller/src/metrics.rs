@@ -2,8 +2,9 @@
 
 use capt_api::CaptCluster;
 use capt_api::cluster::CaptClusterStatus;
-use capt_api::conditions::cluster::{Deleting, VpcCreating, VpcFailed, VpcReady};
+use capt_api::conditions::cluster::{Deleting, Ready, VpcCreating, VpcFailed, VpcReady};
 use capt_api::conditions::{self, Reason, Status};
+use capt_runtime::census::{Census, PENDING};
 use capt_runtime::metrics::Lives;
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
@@ -16,6 +17,41 @@ const PHASES: [(&str, &str); 3] = [
     (VpcReady::TYPE, "Ready"),
     (VpcFailed::TYPE, "Failed"),
 ];
+
+/// What tells that a deadline has passed: the condition, its reason, and the name by which users set the deadline.
+fn deadlines() -> [(&'static str, &'static str, &'static str); 3] {
+    [
+        (VpcReady::TYPE, VpcReady::VpcReadyTimeout.as_str(), "vpcReadyTimeout"),
+        (VpcReady::TYPE, VpcReady::SecretTimeout.as_str(), "secretTimeout"),
+        (Deleting::TYPE, Deleting::DeletionTimeout.as_str(), "deletionTimeout"),
+    ]
+}
+
+/// What is counted from the start.
+pub(crate) fn register(lives: &Lives) -> Census<CaptCluster> {
+    lives.expect_deadlines(KIND, &deadlines().map(|(_, _, deadline)| deadline));
+    Census::new(KIND, told)
+        .troubles_of::<Ready>()
+        .troubles_of::<VpcReady>()
+        .troubles_of::<VpcFailed>()
+        .troubles_of::<Deleting>()
+        .phases(&["Creating", "Ready", "Failed", "Deleting", PENDING], phase)
+}
+
+fn told(object: &CaptCluster) -> &[Condition] {
+    object.status.as_ref().map_or(&[], |status| &status.conditions)
+}
+
+fn phase(object: &CaptCluster) -> &'static str {
+    let is_true = |type_| conditions::is_true(told(object), type_);
+    match object.metadata.deletion_timestamp {
+        Some(_) => "Deleting",
+        None if is_true(VpcFailed::TYPE) => "Failed",
+        None if is_true(VpcReady::TYPE) => "Ready",
+        None if conditions::find(told(object), VpcReady::TYPE).is_some() => "Creating",
+        None => PENDING,
+    }
+}
 
 /// Counts what changed with a report that was written.
 pub(crate) fn reported(lives: &Lives, object: &CaptCluster, after: &CaptClusterStatus, now: Timestamp) {
@@ -31,11 +67,7 @@ pub(crate) fn reported(lives: &Lives, object: &CaptCluster, after: &CaptClusterS
     if let Some(created) = created.filter(|_| before.ready != Some(true) && after.ready == Some(true)) {
         lives.became_ready(KIND, now.duration_since(created.0));
     }
-    for (type_, reason, deadline) in [
-        (VpcReady::TYPE, VpcReady::VpcReadyTimeout.as_str(), "vpcReadyTimeout"),
-        (VpcReady::TYPE, VpcReady::SecretTimeout.as_str(), "secretTimeout"),
-        (Deleting::TYPE, Deleting::DeletionTimeout.as_str(), "deletionTimeout"),
-    ] {
+    for (type_, reason, deadline) in deadlines() {
         let says = |told: &[Condition]| conditions::find(told, type_).is_some_and(|told| told.reason == reason);
         if says(&after.conditions) && !says(&before.conditions) {
             lives.missed_deadline(KIND, deadline);
@@ -68,6 +100,44 @@ mod tests {
             })
             .collect();
         json!({"ready": ready, "conditions": conditions})
+    }
+
+    #[test]
+    fn every_object_is_in_one_phase() {
+        let object = |told: Value, deleting: bool| -> CaptCluster {
+            let mut object: CaptCluster = serde_json::from_value(json!({
+                "apiVersion": "infrastructure.cluster.x-k8s.io/v1beta1", "kind": "CAPTCluster", "metadata": {"name": "net"},
+                "spec": {"region": "eu-west-1", "existingVpcId": "vpc-1"}, "status": told,
+            }))
+            .unwrap();
+            object.metadata.deletion_timestamp =
+                deleting.then(|| serde_json::from_value(json!(at(0).to_string())).unwrap());
+            object
+        };
+        let ready = status(
+            true,
+            &[
+                ("VPCReady", "True", "VPCCreated", 0),
+                ("VPCFailed", "False", "NoFailure", 0),
+            ],
+        );
+        let broken = status(
+            true,
+            &[
+                ("VPCReady", "False", "StateLocked", 0),
+                ("VPCFailed", "True", "StateLocked", 0),
+            ],
+        );
+        let creating = status(false, &[("VPCReady", "False", "VPCCreating", 0)]);
+        for (told, deleting, expected) in [
+            (json!({}), false, PENDING),
+            (creating, false, "Creating"),
+            (broken, false, "Failed"),
+            (ready.clone(), false, "Ready"),
+            (ready, true, "Deleting"),
+        ] {
+            assert_eq!(phase(&object(told, deleting)), expected);
+        }
     }
 
     #[test]

@@ -18,6 +18,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use crate::act::ControlPlanes;
 use crate::eks_apply;
 use crate::hold::HOLD;
+use crate::metrics;
 use crate::observe::{Caches, Settings, infrastructure_name, other_apply_name};
 
 /// Makes and tends the EKS control plane of each CAPTControlPlane.
@@ -186,6 +187,7 @@ fn wire(setup: &mut Setup, settings: Settings) -> anyhow::Result<()> {
         events: setup.events(),
         lives: setup.metrics().lives(),
     };
+    setup.count(metrics::register(&setup.metrics().lives()), &caches.control_planes);
     setup.controller("captcontrolplane", queue, &caches.control_planes, reconciler);
     setup.controller("workspacetemplateapply", holds, &caches.applies, holders);
     Ok(())

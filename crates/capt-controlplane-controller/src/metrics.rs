@@ -4,10 +4,46 @@ use capt_api::CaptControlPlane;
 use capt_api::conditions::control_plane::{Deleting, Failed, Ready};
 use capt_api::conditions::{self, Reason};
 use capt_api::controlplane::{CaptControlPlaneStatus, Phase};
+use capt_runtime::census::{Census, PENDING};
 use capt_runtime::metrics::Lives;
 use jiff::Timestamp;
 
 const KIND: &str = "CAPTControlPlane";
+
+/// What tells that a deadline has passed: the condition, its reason, and the name by which users set the deadline.
+fn deadlines() -> [(&'static str, &'static str, &'static str); 4] {
+    [
+        (Ready::TYPE, Ready::VpcReadyTimeout.as_str(), "vpcReadyTimeout"),
+        (Ready::TYPE, Ready::ControlPlaneTimeout.as_str(), "controlPlaneTimeout"),
+        (Ready::TYPE, Ready::SecretTimeout.as_str(), "secretTimeout"),
+        (Deleting::TYPE, Deleting::DeletionTimeout.as_str(), "deletionTimeout"),
+    ]
+}
+
+const PHASES: &[&str] = &[
+    Phase::Creating.as_str(),
+    Phase::Ready.as_str(),
+    Phase::Failed.as_str(),
+    Phase::Deleting.as_str(),
+    PENDING,
+];
+
+/// What is counted from the start.
+pub(crate) fn register(lives: &Lives) -> Census<CaptControlPlane> {
+    lives.expect_deadlines(KIND, &deadlines().map(|(_, _, deadline)| deadline));
+    Census::new(KIND, |object: &CaptControlPlane| {
+        object.status.as_ref().map_or(&[], |status| &status.conditions)
+    })
+    .troubles_of::<Ready>()
+    .troubles_of::<Deleting>()
+    .phases(PHASES, |object| {
+        let told = object.status.as_ref().and_then(|status| status.phase);
+        match object.metadata.deletion_timestamp {
+            Some(_) => Phase::Deleting.as_str(),
+            None => told.map_or(PENDING, Phase::as_str),
+        }
+    })
+}
 
 /// Counts what changed with a report that was written.
 pub(crate) fn reported(lives: &Lives, object: &CaptControlPlane, after: &CaptControlPlaneStatus, now: Timestamp) {
@@ -49,13 +85,7 @@ fn phase_since(status: &CaptControlPlaneStatus) -> Option<(Phase, Timestamp)> {
 
 /// The deadline that the status tells of, by the name that users set it with.
 fn missed(status: &CaptControlPlaneStatus) -> Option<&'static str> {
-    let told = [
-        (Ready::TYPE, Ready::VpcReadyTimeout.as_str(), "vpcReadyTimeout"),
-        (Ready::TYPE, Ready::ControlPlaneTimeout.as_str(), "controlPlaneTimeout"),
-        (Ready::TYPE, Ready::SecretTimeout.as_str(), "secretTimeout"),
-        (Deleting::TYPE, Deleting::DeletionTimeout.as_str(), "deletionTimeout"),
-    ];
-    told.into_iter().find_map(|(type_, reason, deadline)| {
+    deadlines().into_iter().find_map(|(type_, reason, deadline)| {
         let condition = conditions::find(&status.conditions, type_)?;
         (condition.reason == reason).then_some(deadline)
     })
@@ -80,6 +110,24 @@ mod tests {
             })
             .collect();
         json!({"phase": phase, "initialized": initialized, "conditions": conditions})
+    }
+
+    #[test]
+    fn every_phase_and_every_deadline_is_known_from_the_start() {
+        let metrics = Metrics::new("test").unwrap();
+        let _census = register(&metrics.lives());
+        let text = metrics.render().unwrap();
+        for deadline in [
+            "vpcReadyTimeout",
+            "controlPlaneTimeout",
+            "secretTimeout",
+            "deletionTimeout",
+        ] {
+            let line = format!(r#"capt_deadlines_exceeded_total{{deadline="{deadline}",kind="CAPTControlPlane"}} 0"#);
+            assert!(text.contains(&line), "{line} is not in\n{text}");
+        }
+        use capt_api::machine::Place;
+        assert_eq!(PHASES.len(), <Phase as Place>::ALL.len() + 1);
     }
 
     #[test]

@@ -15,7 +15,7 @@ use kube::ResourceExt;
 use kube::api::ApiResource;
 
 use crate::act::{ControlPlanes, Worker};
-use crate::metrics::Updates;
+use crate::metrics::{self, Updates};
 use crate::observe::{Caches, Reader, SecretMeta, connection_secret, infrastructure_name};
 
 /// Publishes the address of each EKS control plane to Cluster API, and clears it when the control plane goes.
@@ -140,6 +140,7 @@ fn wire(setup: &mut Setup) -> anyhow::Result<()> {
         updates: Updates::register(setup.metrics())?,
     };
     let objects = caches.control_planes.clone();
+    setup.count(metrics::census(), &objects);
     setup.controller(NAME, queue, &objects, ControlPlanes { caches, worker });
     Ok(())
 }

@@ -1,8 +1,19 @@
 //! The metrics of this controller's own.
 
+use capt_api::CaptControlPlane;
+use capt_api::conditions::endpoint::EndpointReady;
+use capt_runtime::census::Census;
 use capt_runtime::error::{Class, Classified, Failure};
 use capt_runtime::metrics::Metrics;
 use prometheus::{IntCounterVec, Opts};
+
+/// The control planes in trouble, by what this controller says of them; their phases are another controller's.
+pub(crate) fn census() -> Census<CaptControlPlane> {
+    Census::new("CAPTControlPlane", |object: &CaptControlPlane| {
+        object.status.as_ref().map_or(&[], |status| &status.conditions)
+    })
+    .troubles_of::<EndpointReady>()
+}
 
 /// How writes of endpoints, to the Cluster and the control plane, ended.
 #[derive(Debug, Clone)]

@@ -26,6 +26,7 @@ use tokio_util::sync::CancellationToken;
 use crate::{
     args::CommonArgs,
     cache::Cache,
+    census::Census,
     client,
     controller::{self, Controller, Reconciler},
     events::Events,
@@ -125,6 +126,16 @@ impl Setup {
             }),
         ));
         cache
+    }
+
+    /// Counts these objects whenever the metrics are read, while this replica leads.
+    pub fn count<K: Resource + Send + Sync + 'static>(&self, census: Census<K>, objects: &Cache<K>) {
+        let (shown, objects, leads) = (self.metrics.census(), objects.clone(), self.leads.subscribe());
+        shown.expect(&census);
+        self.metrics.before_scrape(move || {
+            let counted = if *leads.borrow() { objects.list() } else { Vec::new() };
+            shown.show(&census, counted.iter().map(|object| &**object));
+        });
     }
 
     /// Adds a controller: `name` is its kind in lower case, `objects` the cache of that kind.

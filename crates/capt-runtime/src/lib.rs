@@ -9,6 +9,7 @@ pub mod apply;
 pub mod args;
 pub mod backoff;
 pub mod cache;
+pub mod census;
 pub mod client;
 pub mod controller;
 pub mod error;

@@ -12,6 +12,7 @@ use prometheus::{
     Opts, Registry, TextEncoder, core::Collector, exponential_buckets,
 };
 
+use crate::census::CensusMetrics;
 use crate::process::ProcessMetrics;
 
 type Hook = Box<dyn Fn() + Send + Sync>;
@@ -51,7 +52,7 @@ pub struct Metrics {
     watch_idle: GaugeVec,
 
     events_dropped: IntCounter,
-    failures: IntCounterVec,
+    census: CensusMetrics,
     lives: Lives,
 }
 
@@ -76,6 +77,14 @@ impl Lives {
         self.to_ready
             .with_label_values(&[kind])
             .observe(after.as_secs_f64().max(0.0));
+    }
+
+    /// The deadlines that objects of this kind can miss, known from the start: a rate over a counter that appears with its
+    /// first event misses it.
+    pub fn expect_deadlines(&self, kind: &str, deadlines: &[&str]) {
+        for deadline in deadlines {
+            self.deadlines.with_label_values(&[kind, deadline]);
+        }
     }
 
     /// A wait took longer than `deadline` (`controlPlaneTimeout`, …) allows.
@@ -309,12 +318,26 @@ impl Metrics {
             )?,
 
             events_dropped: counter(r, "capt_events_dropped_total", "Events that could not be recorded.")?,
-            failures: counters(
-                r,
-                "capt_failures_total",
-                "Times that an object got into trouble, by the reason of its condition.",
-                &["kind", "reason"],
-            )?,
+            census: CensusMetrics {
+                objects: gauges(
+                    r,
+                    "capt_objects",
+                    "Objects in each phase; 0 in a replica that does not lead.",
+                    &["kind", "phase"],
+                )?,
+                troubled: gauges(
+                    r,
+                    "capt_objects_in_trouble",
+                    "Objects that are in trouble now, by the reason of their condition; 0 in a replica that does not lead.",
+                    &["kind", "reason"],
+                )?,
+                failures: counters(
+                    r,
+                    "capt_failures_total",
+                    "Times that an object got into trouble, by the reason of its condition.",
+                    &["kind", "reason"],
+                )?,
+            },
             lives: Lives {
                 in_phase: histograms(
                     r,
@@ -430,7 +453,11 @@ impl Metrics {
     }
 
     pub(crate) fn failures(&self) -> IntCounterVec {
-        self.failures.clone()
+        self.census.failures.clone()
+    }
+
+    pub(crate) fn census(&self) -> CensusMetrics {
+        self.census.clone()
     }
 
     pub fn lives(&self) -> Lives {

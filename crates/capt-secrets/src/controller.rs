@@ -12,7 +12,7 @@ use kube::ResourceExt;
 
 use crate::act::{ControlPlanes, Worker};
 use crate::kubeconfig::Trust;
-use crate::metrics::Conversions;
+use crate::metrics::{self, Conversions};
 use crate::observe::{Caches, Connection, Memory, Reader, SecretMeta, beside, connection, copy_keys};
 
 /// Copies the kubeconfig and CA of each new cluster into the Secrets that Cluster API reads.
@@ -135,6 +135,7 @@ fn wire(setup: &mut Setup, trust: Trust) -> anyhow::Result<()> {
         conversions: Conversions::register(setup.metrics())?,
     };
     let objects = caches.control_planes.clone();
+    setup.count(metrics::census(), &objects);
     setup.controller(NAME, queue, &objects, ControlPlanes { caches, worker });
     Ok(())
 }

@@ -2,13 +2,23 @@
 
 use std::time::Duration;
 
+use capt_api::CaptControlPlane;
 use capt_api::conditions::secrets::SecretsReady;
+use capt_runtime::census::Census;
 use capt_runtime::error::{Class, Classified, Failure};
 use capt_runtime::metrics::Metrics;
 use prometheus::{Histogram, HistogramOpts, IntCounterVec, Opts};
 
 use crate::observe::{Contents, Observed, Situation, Source};
 use crate::plan::{Plan, Step};
+
+/// The control planes in trouble, by what this controller says of them; their phases are another controller's.
+pub(crate) fn census() -> Census<CaptControlPlane> {
+    Census::new("CAPTControlPlane", |object: &CaptControlPlane| {
+        object.status.as_ref().map_or(&[], |status| &status.conditions)
+    })
+    .troubles_of::<SecretsReady>()
+}
 
 /// How connection Secrets became the Secrets that Cluster API reads, or why they did not.
 ///

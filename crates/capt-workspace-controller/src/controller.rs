@@ -19,6 +19,7 @@ use kube::{Resource, ResourceExt};
 
 use crate::act::Applies;
 use crate::inputs::{Inputs, is_protected};
+use crate::metrics;
 use crate::observe::{Caches, WorkspaceCache, Workspaces, listed_inputs, referenced, template_key};
 use crate::plan::Settings;
 use crate::render::Input;
@@ -196,6 +197,7 @@ fn wire(setup: &mut Setup, default_kind: WorkspaceKind, settings: Settings) -> a
         inputs(&writer, &map_cache, &indexes, map_input),
     );
     let (events, lives, applies) = (setup.events(), setup.metrics().lives(), caches.applies.clone());
+    setup.count(metrics::register(&lives), &applies);
     setup.controller(
         "workspacetemplateapply",
         apply_queue,

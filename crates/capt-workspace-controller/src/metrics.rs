@@ -4,6 +4,7 @@ use capt_api::WorkspaceTemplateApply;
 use capt_api::conditions::workspace_apply::{Deleting, Ready, Waiting};
 use capt_api::conditions::{self, Reason, Status};
 use capt_api::workspace::WorkspaceTemplateApplyStatus;
+use capt_runtime::census::{Census, PENDING};
 use capt_runtime::metrics::Lives;
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
@@ -16,6 +17,32 @@ const PHASES: [(&str, Status, &str); 3] = [
     (Ready::TYPE, Status::False, "Applying"),
     (Ready::TYPE, Status::True, "Ready"),
 ];
+
+const DEADLINE: &str = "deletionTimeout";
+
+/// What is counted from the start.
+pub(crate) fn register(lives: &Lives) -> Census<WorkspaceTemplateApply> {
+    lives.expect_deadlines(KIND, &[DEADLINE]);
+    Census::new(KIND, told)
+        .troubles_of::<Ready>()
+        .troubles_of::<Deleting>()
+        .phases(&["Waiting", "Applying", "Ready", "Deleting", PENDING], phase)
+}
+
+fn told(apply: &WorkspaceTemplateApply) -> &[Condition] {
+    apply.status.as_ref().map_or(&[], |status| &status.conditions)
+}
+
+fn phase(apply: &WorkspaceTemplateApply) -> &'static str {
+    let is_true = |type_| conditions::is_true(told(apply), type_);
+    match apply.metadata.deletion_timestamp {
+        Some(_) => "Deleting",
+        None if is_true(Ready::TYPE) => "Ready",
+        None if is_true(Waiting::TYPE) => "Waiting",
+        None if conditions::find(told(apply), Ready::TYPE).is_some() => "Applying",
+        None => PENDING,
+    }
+}
 
 /// Counts what changed with a report that was written.
 pub(crate) fn reported(
@@ -43,7 +70,7 @@ pub(crate) fn reported(
         conditions::find(told, Deleting::TYPE).is_some_and(|told| told.reason == Deleting::DeletionTimeout.as_str())
     };
     if is_late(&after.conditions) && !is_late(&before.conditions) {
-        lives.missed_deadline(KIND, "deletionTimeout");
+        lives.missed_deadline(KIND, DEADLINE);
     }
 }
 
@@ -72,6 +99,45 @@ mod tests {
             })
             .collect();
         json!({"conditions": conditions, "lastAppliedTime": applied.map(|second| at(second).to_string())})
+    }
+
+    #[test]
+    fn every_apply_is_in_one_phase() {
+        for (told, deleting, expected) in [
+            (&[][..], false, PENDING),
+            (
+                &[
+                    ("Waiting", "True", "WaitingForTemplate", 0),
+                    ("Ready", "False", "NotApplied", 0),
+                ],
+                false,
+                "Waiting",
+            ),
+            (
+                &[
+                    ("Waiting", "False", "NotWaiting", 0),
+                    ("Ready", "False", "StateLocked", 0),
+                ],
+                false,
+                "Applying",
+            ),
+            // A template that goes later does not take away what is there.
+            (
+                &[
+                    ("Waiting", "True", "WaitingForTemplate", 0),
+                    ("Ready", "True", "Available", 0),
+                ],
+                false,
+                "Ready",
+            ),
+            (&[("Ready", "True", "Available", 0)], true, "Deleting"),
+        ] {
+            let mut apply = WorkspaceTemplateApply::new("a", Default::default());
+            apply.status = serde_json::from_value(status(told, None)).unwrap();
+            apply.metadata.deletion_timestamp =
+                deleting.then(|| serde_json::from_value(json!(at(0).to_string())).unwrap());
+            assert_eq!(phase(&apply), expected);
+        }
     }
 
     #[test]
