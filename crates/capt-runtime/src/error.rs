@@ -159,11 +159,13 @@ pub enum Failure {
     #[error("{object} cannot be created: its namespace is being deleted")]
     NamespaceTerminating { object: ObjectRef },
 
-    #[error("not allowed to {verb} {object}: {message}; the controller's Role lacks a permission")]
+    /// `is_lasting`: the same was refused before, and long enough that no API server that has just started explains it.
+    #[error("not allowed to {verb} {object}: {message}; {}", match is_lasting { true => "the controller's Role lacks a permission", false => "an API server that has just started does not know the Roles yet" })]
     Forbidden {
         verb: Verb,
         object: ObjectRef,
         message: String,
+        is_lasting: bool,
     },
 
     #[error("the API server does not serve the kind {kind}: its CRD is missing")]
@@ -216,8 +218,9 @@ impl Classified for Failure {
             Self::QuotaExceeded { .. }
             | Self::NotServed { .. }
             | Self::Unavailable { .. }
-            | Self::Unreachable { .. } => Class::Transient,
-            Self::Forbidden { .. } | Self::Rejected { .. } | Self::Misuse { .. } => Class::Bug,
+            | Self::Unreachable { .. }
+            | Self::Forbidden { is_lasting: false, .. } => Class::Transient,
+            Self::Forbidden { is_lasting: true, .. } | Self::Rejected { .. } | Self::Misuse { .. } => Class::Bug,
         }
     }
 
@@ -394,6 +397,7 @@ impl Failure {
             verb,
             object,
             message: bounded(why),
+            is_lasting: false,
         }
     }
 }
@@ -605,11 +609,34 @@ mod tests {
             json!({"code": 403, "reason": "Forbidden", "details": {"kind": "configmaps"},
             "message": "configmaps is forbidden: User \"nobody\" cannot create resource \"configmaps\" in API group \"\" in the namespace \"ns\""}),
         );
-        assert_eq!(rights.class(), Class::Bug);
+        assert_eq!(
+            rights.class(),
+            Class::Transient,
+            "as long as nobody knows whether it lasts"
+        );
         assert_eq!(
             rights.to_string(),
             "not allowed to create ConfigMap ns/x: User \"nobody\" cannot create resource \"configmaps\" in API group \"\" \
-             in the namespace \"ns\"; the controller's Role lacks a permission"
+             in the namespace \"ns\"; an API server that has just started does not know the Roles yet"
+        );
+        let Failure::Forbidden {
+            verb, object, message, ..
+        } = rights
+        else {
+            panic!("{rights:?}")
+        };
+        let lasting = Failure::Forbidden {
+            verb,
+            object,
+            message,
+            is_lasting: true,
+        };
+        assert_eq!(lasting.class(), Class::Bug);
+        assert!(
+            lasting
+                .to_string()
+                .ends_with("\"ns\"; the controller's Role lacks a permission"),
+            "{lasting}"
         );
 
         let quota = configmap(

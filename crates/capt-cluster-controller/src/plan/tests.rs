@@ -372,6 +372,7 @@ fn trouble(how: How) -> Trouble {
             verb: Verb::Create,
             object,
             message: "no".into(),
+            is_lasting: true,
         },
     };
     Trouble::of(&failure).expect("nothing that passes by itself")

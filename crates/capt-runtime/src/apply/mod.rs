@@ -38,6 +38,7 @@ mod edit;
 mod fields;
 mod finalizers;
 mod owned;
+mod refusals;
 mod transport;
 
 use std::fmt;
@@ -51,6 +52,8 @@ pub use contains::contains;
 pub use edit::Edit;
 pub use finalizers::FinalizerAdded;
 
+use refusals::Refusals;
+
 use crate::cache::{Awaits, Cache};
 use crate::error::{Failure, ObjectRef};
 
@@ -59,11 +62,16 @@ use crate::error::{Failure, ObjectRef};
 pub struct Writer {
     client: Client,
     manager: Manager,
+    refusals: Refusals,
 }
 
 impl Writer {
     pub fn new(client: Client, manager: Manager) -> Self {
-        Self { client, manager }
+        Self {
+            client,
+            manager,
+            refusals: Refusals::default(),
+        }
     }
 
     /// Objects of a kind that is known at compile time.
@@ -80,6 +88,7 @@ impl Writer {
         Objects {
             client: self.client.clone(),
             manager: self.manager,
+            refusals: self.refusals.clone(),
             kind: Arc::new(kind),
             shown_in: None,
         }
@@ -101,6 +110,7 @@ impl fmt::Debug for Writer {
 pub struct Objects<K: Resource> {
     client: Client,
     manager: Manager,
+    refusals: Refusals,
     kind: Arc<K::DynamicType>,
     shown_in: Option<Arc<dyn Awaits>>,
 }
@@ -110,6 +120,7 @@ impl<K: Resource> Clone for Objects<K> {
         Self {
             client: self.client.clone(),
             manager: self.manager,
+            refusals: self.refusals.clone(),
             kind: Arc::clone(&self.kind),
             shown_in: self.shown_in.clone(),
         }

@@ -3,6 +3,8 @@
 //! `kube::Api` is not used, for two reasons: it offers no namespaced constructor that works for both static and dynamic
 //! kinds, and it logs a body that it cannot decode, which may be a Secret.
 
+use std::time::Instant;
+
 use json_patch::Patch as JsonPatch;
 use kube::Resource;
 use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams};
@@ -41,7 +43,9 @@ impl<K: Resource> Objects<K> {
     ) -> Result<String, Failure> {
         let fail = |error| Failure::of(verb, object.clone(), error);
         let request = request.map_err(kube::Error::BuildRequest).map_err(fail)?;
-        self.client.request_text(request).await.map_err(fail)
+        let is_status = request.uri().path().ends_with("/status");
+        let answer = self.client.request_text(request).await.map_err(fail);
+        self.refusals.judge(verb, object, is_status, answer, Instant::now())
     }
 
     pub(super) async fn post(&self, object: &ObjectRef, body: &Value) -> Result<Value, Failure> {
