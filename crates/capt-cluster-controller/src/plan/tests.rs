@@ -167,6 +167,8 @@ fn rows() -> Vec<(&'static str, Scene, i64, &'static str)> {
             "- | F/OwnershipConflict | F/OwnershipConflict | F/VPCCreationFailed | T/OwnershipConflict | failure OwnershipConflict"),
         ("refused as invalid", Scene::new().with(|seen| seen.trouble = Some(trouble(How::Invalid))), 0,
             "- | F/InvalidVPCConfig | F/InvalidVPCConfig | F/VPCCreationFailed | T/InvalidVPCConfig | failure InvalidVPCConfig"),
+        ("a wait of long ago does not count before the apply is made again", Scene::new().waiting("vpc", 0, "Applying"), 2000,
+            "CreateApply | F/VPCCreating | F/VPCCreating | T/VPCCreating | F/NoFailure | wake 2900"),
         ("refused by a policy", Scene::new().with(|seen| seen.trouble = Some(trouble(How::Denied))), 0,
             "- | F/AdmissionDenied | F/AdmissionDenied | F/VPCCreationFailed | T/AdmissionDenied | failure AdmissionDenied"),
         ("the Workspace is refused by a policy", Scene::new().apply(unready("AdmissionDenied")), 0,

@@ -97,13 +97,25 @@ pub(super) fn run(seen: &Observed, running: &[Wait], begin: Timestamp, now: Time
         .and_then(|status| status.waiting_since.clone())
         .unwrap_or_default();
     let anew = resumed(seen) || status.and_then(|status| status.observed_generation) != Some(seen.generation());
+    if anew {
+        before = ControlPlaneWaits::default();
+    }
+    since(seen, running, before, begin, now)
+}
+
+/// Lets the clocks of `running` begin now, whatever was waited for before.
+pub(super) fn begin(seen: &Observed, running: &[Wait], now: Timestamp) -> Clocks {
+    since(seen, running, ControlPlaneWaits::default(), now, now)
+}
+
+fn since(seen: &Observed, running: &[Wait], mut before: ControlPlaneWaits, begin: Timestamp, now: Timestamp) -> Clocks {
     let mut clocks = Clocks {
         since: None,
         expired: None,
         wake: Wake::OnEvent,
     };
     for wait in Wait::ALL.into_iter().filter(|wait| running.contains(wait)) {
-        let known = wait.since(&mut before).take().filter(|_| !anew);
+        let known = wait.since(&mut before).take();
         let since = known.unwrap_or_else(|| Time(whole_seconds(begin)));
         // A limit beyond the end of time never ends.
         if let Ok(deadline) = since.0.checked_add(wait.limit(seen)) {

@@ -32,6 +32,8 @@ pub(super) struct Situation {
     /// When a stage began that usually passes within moments, and is told only when it lasts. `None` for what is told at
     /// once.
     pub(super) since: Option<Timestamp>,
+    /// Whether nobody else can be waited for yet, because the next step is our own.
+    pub(super) is_ours_to_do: bool,
 }
 
 impl Situation {
@@ -41,12 +43,21 @@ impl Situation {
             message: message.into(),
             waits,
             since: None,
+            is_ours_to_do: false,
         }
     }
 
     /// Nothing runs against a clock: somebody else has to act first.
     pub(super) fn standing(reason: Ready, message: impl Into<String>) -> Self {
         Self::new(reason, message, &[])
+    }
+
+    /// What we have to do first. A wait begins when our part is done, and no earlier one is held against it.
+    pub(super) fn ours_to_do(self) -> Self {
+        Self {
+            is_ours_to_do: true,
+            ..self
+        }
     }
 
     /// A stage that began at `since` and usually passes within moments.
@@ -65,7 +76,10 @@ pub(super) fn was_available(seen: &Observed) -> bool {
 
 /// The status of a control plane that is to be there; `None` while the stage it is in may still pass by itself.
 pub(super) fn of(seen: &Observed, situation: Situation, now: Timestamp) -> (Option<CaptControlPlaneStatus>, Wake) {
-    let clocks = clocks::run(seen, situation.waits, now, now);
+    let clocks = match clocks::run(seen, situation.waits, now, now) {
+        clocks if clocks.expired.is_some() && situation.is_ours_to_do => clocks::begin(seen, situation.waits, now),
+        clocks => clocks,
+    };
     if clocks.expired.is_none()
         && is_passing(seen)
         && let Some(settled) = settles_at(situation.since, now)

@@ -1189,6 +1189,52 @@ fn an_apply_of_an_earlier_version_learns_what_its_network_gave() {
     check("once", &world, READY);
 }
 
+/// The controller was away, or its requests failed, for longer than the deadline: nobody else had anything to do meanwhile.
+#[test]
+fn no_deadline_passes_before_our_own_part_is_done() {
+    let long_ago = |world: &World| json!((world.now - SignedDuration::from_hours(2)).to_string());
+    let waited = |world: &mut World| {
+        let since = long_ago(world);
+        world.set(CONTROL_PLANE, "/status/waitingSince", json!({"controlPlane": since}));
+    };
+    let now = |world: &World| json!({"controlPlane": world.now.to_string()});
+
+    // The apply is not made yet. What is told is that of a pass whose live look failed.
+    let mut world = World::guarded();
+    world.wait_until_settled();
+    world.set(CONTROL_PLANE, "/status", json!({"observedGeneration": 1}));
+    waited(&mut world);
+    let planned = world.plan_first();
+    assert_eq!(step_name(&planned.step), "Look");
+    let told = serde_json::to_value(planned.status.unwrap()).unwrap();
+    assert_eq!(
+        (&told["phase"], &told["failureReason"]),
+        (&json!("Creating"), &Value::Null)
+    );
+    assert_eq!(told["waitingSince"], now(&world));
+
+    // The apply is not changed yet, by a wish that is not this object's own: another generation would begin anew anyway.
+    let mut world = World::guarded();
+    world.add_apply();
+    world.apply_says("Applying", "at work");
+    world.report();
+    waited(&mut world);
+    check("Terraform takes too long", &world, terminal("ControlPlaneTimeout"));
+    world.set(VPC_APPLY, "/status/outputs/private_subnets", json!("[]"));
+    check("not handed over yet", &world, waiting("ChangeApply", "Creating"));
+    assert_eq!(
+        serde_json::to_value(world.plan().status.unwrap()).unwrap()["waitingSince"],
+        now(&world)
+    );
+
+    // Somebody else has to act after all.
+    world.refused = Some(Refusal {
+        reason: None,
+        message: "a ResourceQuota refuses it".into(),
+    });
+    check("refused", &world, terminal("ControlPlaneTimeout"));
+}
+
 #[test]
 fn an_old_wish_is_not_pushed_to_terraform() {
     let mut cached = World::ready();

@@ -73,6 +73,8 @@ fn next(seen: &Observed, now: Timestamp) -> (Step, Situation) {
             None => Situation {
                 message: refused.message.clone(),
                 since: None,
+                // Somebody has to make it possible first.
+                is_ours_to_do: false,
                 ..situation
             },
         };
@@ -138,7 +140,8 @@ fn create(seen: &Observed, cluster: &Cluster, now: Timestamp) -> (Step, Situatio
         format!("WorkspaceTemplateApply {} is about to be made", apply_name(seen)),
         &[Wait::ControlPlane],
     )
-    .settling(network_turned(seen).max(created(&seen.control_plane.metadata)));
+    .settling(network_turned(seen).max(created(&seen.control_plane.metadata)))
+    .ours_to_do();
     let (current, live_cluster, infrastructure, astray) = match &seen.live {
         Some(Live::Create {
             control_plane,
@@ -193,7 +196,7 @@ fn tend(seen: &Observed, cluster: &Cluster, apply: &WorkspaceTemplateApply) -> (
 
     let situation = match &wished {
         Err(unfit) => unfit.clone().into(),
-        Ok((spec, _)) if *spec != apply.spec => underway(seen, not_looked_at(seen), &[Wait::ControlPlane]),
+        Ok((spec, _)) if *spec != apply.spec => underway(seen, not_looked_at(seen), &[Wait::ControlPlane]).ours_to_do(),
         Ok(_) => judge(seen, apply),
     };
     let has_hold = apply
