@@ -12,8 +12,8 @@ use capt_api::names::Manager;
 use capt_e2e::environment::Port;
 use capt_e2e::testing::{self, create, objects, until};
 use capt_runtime::metrics::Metrics;
-use kube::api::DynamicObject;
-use kube::{Client, Config};
+use kube::api::{DeleteParams, DynamicObject};
+use kube::{Api, Client, Config};
 use serde_json::{Value, json};
 use tokio::time::{Instant, sleep};
 
@@ -312,17 +312,25 @@ async fn known_metrics() -> Result<String> {
 
 /// An apply that gets into trouble, for the metrics that count it.
 async fn make_trouble() -> Result<()> {
+    let vars = json!({ "vars": [{ "key": "a", "value": "${missing}" }] });
+    troubled("chart-trouble", vars, "False/UnresolvedVariable").await?;
+    Ok(())
+}
+
+/// The applies of a namespace of its own, with one, `a`, that is in trouble.
+async fn troubled(namespace: &str, parameters: Value, says: &str) -> Result<Api<DynamicObject>> {
     let client = testing::client().await?;
-    let namespace = testing::namespace(&client, "chart-trouble").await?;
-    let template = json!({
+    let namespace = testing::namespace(&client, namespace).await?;
+    let mut template = json!({
         "apiVersion": "infrastructure.cluster.x-k8s.io/v1beta1", "kind": "WorkspaceTemplate", "metadata": { "name": "t" },
-        "spec": { "template": { "spec": { "forProvider": {
-            "source": "Inline", "module": "output \"a\" { value = var.a }", "vars": [{ "key": "a", "value": "${missing}" }],
-        } } } },
+        "spec": { "template": { "spec": { "forProvider": { "source": "Inline", "module": "output \"a\" { value = var.a }" } } } },
     });
+    for (field, value) in parameters.as_object().into_iter().flatten() {
+        template["spec"]["template"]["spec"]["forProvider"][field] = value.clone();
+    }
     let apply = json!({
         "apiVersion": "infrastructure.cluster.x-k8s.io/v1beta1", "kind": "WorkspaceTemplateApply", "metadata": { "name": "a" },
-        "spec": { "templateRef": { "name": "t" } },
+        "spec": { "templateRef": { "name": "t" }, "variables": { "code": "a b" } },
     });
     for object in [template, apply] {
         create(&client, Some(&namespace), object).await?;
@@ -334,10 +342,38 @@ async fn make_trouble() -> Result<()> {
         Some(&namespace),
     );
     until(&applies, "a", "in trouble", |apply: &DynamicObject| {
-        testing::condition(apply, "Ready") == "False/UnresolvedVariable"
+        testing::condition(apply, "Ready") == says
     })
     .await?;
-    Ok(())
+    Ok(applies)
+}
+
+/// Reads the metrics of capt-workspace-controller until they have this line.
+async fn until_counted(line: &str) -> Result<()> {
+    let targets = targets()?;
+    let (_, address) = targets.last().context("no controller")?;
+    let deadline = Instant::now() + Duration::from_secs(30);
+    loop {
+        let text = get(address, "/metrics").await?;
+        if text.lines().any(|told| told == line) {
+            return Ok(());
+        }
+        ensure!(Instant::now() < deadline, "{line} is not in\n{text}");
+        sleep(Duration::from_millis(100)).await;
+    }
+}
+
+/// An alert on a counter would go on for as long as it looks back.
+#[tokio::test]
+async fn an_object_in_trouble_is_counted_until_it_is_not() -> Result<()> {
+    // No other test makes this one.
+    let gauge = r#"capt_objects_in_trouble{kind="WorkspaceTemplateApply",reason="UnsafeVariable"}"#;
+    until_counted(&format!("{gauge} 0")).await?;
+    let unsafe_module = json!({ "module": "output \"a\" { value = ${code} }" });
+    let applies = troubled("chart-counted", unsafe_module, "False/UnsafeVariable").await?;
+    until_counted(&format!("{gauge} 1")).await?;
+    applies.delete("a", &DeleteParams::background()).await?;
+    until_counted(&format!("{gauge} 0")).await
 }
 
 #[tokio::test]
