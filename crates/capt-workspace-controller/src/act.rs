@@ -156,6 +156,11 @@ impl Applies {
                 let why = "the rendered template changed";
                 return self.change_workspace(seen, &change, why).await;
             }
+            Step::AllowMove => {
+                let edit = Edit::new().remove(&["metadata", "annotations", annotation::BLOCK_MOVE]);
+                let why = "the other management cluster is declared to reach the same Terraform backend";
+                let _written = self.applies().patch(&apply, edit, why).await?;
+            }
             Step::Resume { begun, wish } => {
                 if let WorkspaceSeen::Present(workspace) = &seen.workspace {
                     let path = |key| ["metadata", "annotations", key];

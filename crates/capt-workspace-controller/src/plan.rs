@@ -1,5 +1,6 @@
 //! What to do next for an apply, and what to say about it. No client, no clock, no randomness.
 
+use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
@@ -104,6 +105,8 @@ pub(crate) enum Step {
         labels: Vec<(&'static str, String)>,
         annotations: Vec<(&'static str, String)>,
     },
+    /// Take away what keeps `clusterctl move` waiting.
+    AllowMove,
     /// Tell the provider to go on with a create that was cut off.
     Resume {
         /// When that create began.
@@ -174,8 +177,12 @@ pub(crate) fn plan(seen: &Observed, now: Timestamp) -> Plan {
         return Plan::nothing();
     }
     if let Some(why) = paused(seen) {
+        // clusterctl pauses first and waits then: a block that stayed until the Cluster is resumed would never go.
+        if is_blocked(apply) && immovable(seen).is_none() {
+            return Plan::step(Step::AllowMove);
+        }
         return Plan {
-            status: Some(paused_status(seen, why, now)),
+            status: Some(paused_status(seen, &why, now)),
             ..Plan::nothing()
         };
     }
@@ -260,7 +267,7 @@ fn next(seen: &Observed) -> Next {
     if let Some(why) = unusable_identity(seen, workspace) {
         return say(Words::not_ready(Why::OwnershipConflict, why));
     }
-    let shared = match &seen.template {
+    match &seen.template {
         TemplateSeen::Forbidden(name) => {
             let message = format!(
                 "spec.templateRef names WorkspaceTemplate {name}: only a template of the apply's own namespace is allowed, unless the controller runs with --allow-cross-namespace-templates"
@@ -277,8 +284,8 @@ fn next(seen: &Observed) -> Next {
             let message = format!("WorkspaceTemplate {name} does not exist: create it, or correct spec.templateRef");
             return say(Words::of_workspace(seen, workspace).and_waiting(seen, Waiting::WaitingForTemplate, message));
         }
-        TemplateSeen::Present { shared_backend } => *shared_backend,
-    };
+        TemplateSeen::Present { .. } => {}
+    }
     let rendered = match &seen.rendered {
         Some(Ok(rendered)) => rendered,
         Some(Err(error)) => return say(Words::not_ready(Why::of(error), error.to_string())),
@@ -299,7 +306,7 @@ fn next(seen: &Observed) -> Next {
             seen.missing_workspaces.join("; "),
         ));
     }
-    let annotations = identity_annotations(seen, rendered, workspace, shared);
+    let annotations = identity_annotations(seen, rendered, workspace);
     let identified = annotations
         .iter()
         .all(|(key, value)| seen.apply.annotations().get(key) == value.as_ref());
@@ -469,12 +476,48 @@ fn has_finalizer(apply: &WorkspaceTemplateApply, wanted: &[&str]) -> bool {
         .any(|finalizer| wanted.contains(&finalizer.as_str()))
 }
 
-fn paused(seen: &Observed) -> Option<&'static str> {
+fn paused(seen: &Observed) -> Option<Cow<'static, str>> {
     match seen.cluster {
-        ClusterSeen::Present { paused: true } => Some("the Cluster is paused"),
-        _ if has_paused_annotation(&seen.apply.metadata) => Some("the annotation cluster.x-k8s.io/paused is set"),
+        // So it is when a move has begun, and this is where one looks who is told that it waits for this apply.
+        ClusterSeen::Present { paused: true } => Some(match immovable(seen) {
+            Some(why) if is_blocked(&seen.apply) && seen.apply.metadata.deletion_timestamp.is_none() => {
+                format!("the Cluster is paused; clusterctl move would not go on, because {why}").into()
+            }
+            _ => "the Cluster is paused".into(),
+        }),
+        _ if has_paused_annotation(&seen.apply.metadata) => {
+            Some("the annotation cluster.x-k8s.io/paused is set".into())
+        }
         _ => None,
     }
+}
+
+/// Whether `clusterctl move` waits when it comes to this apply.
+fn is_blocked(apply: &WorkspaceTemplateApply) -> bool {
+    apply.annotations().contains_key(annotation::BLOCK_MOVE)
+}
+
+/// Why another management cluster would not find the Terraform state, and would build everything a second time.
+fn immovable(seen: &Observed) -> Option<String> {
+    let shared = seen.settings.shared_backend
+        || matches!(seen.template, TemplateSeen::Present { shared_backend } if shared_backend);
+    if !shared {
+        return Some(format!(
+            "nobody has declared that both management clusters reach the same Terraform backend: if they do, label WorkspaceTemplate {} with {}=true, or run capt-workspace-controller with --shared-terraform-backend",
+            seen.apply.spec.template_ref.name,
+            label::SHARED_BACKEND
+        ));
+    }
+    let workspace = match &seen.workspace {
+        WorkspaceSeen::Present(workspace) => Some(&**workspace),
+        WorkspaceSeen::Absent | WorkspaceSeen::Unreadable(_) => None,
+    };
+    (!seen.identity.is_found_elsewhere(workspace)).then(|| {
+        format!(
+            "Workspace {} was not named by CAPT or keeps its Terraform state under another name: the other management cluster would not find it",
+            seen.identity.name
+        )
+    })
 }
 
 /// Why what the apply records about its Workspace cannot be used.
@@ -501,7 +544,6 @@ fn identity_annotations(
     seen: &Observed,
     rendered: &Rendered,
     workspace: Option<&Arc<Workspace>>,
-    shared_by_template: bool,
 ) -> BTreeMap<String, Option<String>> {
     // Those of the spec that Terraform would destroy with today stay listed until the new spec is in place.
     let mut inputs: BTreeSet<String> = workspace
@@ -515,7 +557,7 @@ fn identity_annotations(
             .map(Input::listed),
     );
     let inputs = (!inputs.is_empty()).then(|| json!(inputs).to_string());
-    let movable = seen.settings.shared_backend || shared_by_template;
+    let blocked = immovable(seen).is_some();
     BTreeMap::from([
         (annotation::WORKSPACE_NAME.to_owned(), Some(seen.identity.name.clone())),
         (
@@ -523,7 +565,7 @@ fn identity_annotations(
             Some(seen.identity.kind.to_string()),
         ),
         (annotation::WORKSPACE_INPUTS.to_owned(), inputs),
-        (annotation::BLOCK_MOVE.to_owned(), (!movable).then(|| "true".to_owned())),
+        (annotation::BLOCK_MOVE.to_owned(), blocked.then(|| "true".to_owned())),
     ])
 }
 

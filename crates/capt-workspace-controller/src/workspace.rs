@@ -54,6 +54,13 @@ impl Identity {
             || workspace.is_some_and(|workspace| self.marked(workspace))
     }
 
+    /// Whether an apply of the same namespace and name leads to the same Terraform state in any management cluster: nothing
+    /// but metadata and spec gets there, and of these only a name that can be derived is trusted.
+    pub(crate) fn is_found_elsewhere(&self, workspace: Option<&Workspace>) -> bool {
+        let key = workspace.and_then(|workspace| workspace.annotations().get(annotation::EXTERNAL_NAME));
+        self.name == names::workspace_name(&self.namespace, &self.apply) && key.is_none_or(|key| *key == self.name)
+    }
+
     fn marked(&self, workspace: &Workspace) -> bool {
         back_reference(workspace).is_some_and(|(namespace, name)| namespace == self.namespace && name == self.apply)
     }

@@ -280,6 +280,63 @@ fn an_apply_that_is_moved_away_is_left_alone() {
 }
 
 #[test]
+fn a_move_that_waits_is_told_why_and_let_through_when_the_backend_is_declared_as_shared() {
+    let mut world = World::ready();
+    world.cluster = ClusterSeen::Present { paused: true };
+    world.settle();
+    assert_eq!(world.said("Paused"), "True/Paused");
+    for words in [
+        "clusterctl move would not go on",
+        "label WorkspaceTemplate template with infrastructure.cluster.x-k8s.io/shared-backend=true",
+        "--shared-terraform-backend",
+    ] {
+        let said = world.message("Paused");
+        assert!(said.contains(words), "{said}");
+    }
+    let before = world.workspace.clone();
+
+    world.settings.shared_backend = true;
+    let plan = world.plan();
+    assert!(matches!(plan.step, Step::AllowMove), "{plan:?}");
+    world.perform(plan);
+    world.settle();
+    assert_eq!(world.said("Paused"), "True/Paused");
+    assert_eq!(world.message("Paused"), "the Cluster is paused");
+    assert!(!world.apply.annotations().contains_key(annotation::BLOCK_MOVE));
+    let spec = |workspace: &Option<capt_api::Workspace>| workspace.as_ref().unwrap().spec.clone();
+    assert_eq!(spec(&world.workspace), spec(&before));
+}
+
+#[test]
+fn what_another_management_cluster_would_not_find_is_not_moved() {
+    let movable = |world: &World| !world.apply.annotations().contains_key(annotation::BLOCK_MOVE);
+    let shared = |mut world: World| {
+        world.settings.shared_backend = true;
+        world.settle();
+        world
+    };
+    assert!(movable(&shared(World::ready())));
+
+    let mut own_state = World::ready();
+    let annotations = own_state.workspace.as_mut().unwrap().annotations_mut();
+    annotations.insert(annotation::EXTERNAL_NAME.into(), "state-of-its-own".into());
+    let mut own_state = shared(own_state);
+    assert!(!movable(&own_state));
+    own_state.cluster = ClusterSeen::Present { paused: true };
+    own_state.settle();
+    let said = own_state.message("Paused");
+    assert!(
+        said.contains("the other management cluster would not find it"),
+        "{said}"
+    );
+
+    // As the Go version left it: the name stands in the status, which is not moved.
+    let mut inherited = World::new();
+    inherited.apply.status.get_or_insert_default().workspace_name = Some("vpc-workspace".into());
+    assert!(!movable(&shared(inherited)));
+}
+
+#[test]
 fn an_interrupted_create_waits_for_the_operator() {
     let mut world = World::new();
     world.settle();

@@ -186,6 +186,7 @@ impl World {
                     .annotations_mut()
                     .extend(own_annotations.into_iter().map(|(key, value)| (key.to_owned(), value)));
             }
+            Step::AllowMove => drop(self.apply.annotations_mut().remove(annotation::BLOCK_MOVE)),
             Step::Resume { begun, wish } => {
                 let workspace = self.workspace.as_mut().unwrap();
                 workspace.annotations_mut().remove(annotation::EXTERNAL_CREATE_PENDING);
