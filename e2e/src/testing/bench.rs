@@ -105,6 +105,9 @@ pub struct Bench {
     pub client: Client,
     pub environment: Environment,
     pub namespace: String,
+    /// Where Terraform makes things, and keeps its states: this environment, unless it works for another one.
+    cloud: Environment,
+    states: Client,
     watchman: Watchman,
 }
 
@@ -127,9 +130,24 @@ impl Bench {
         let namespace = super::namespace(&client, prefix).await?;
         Ok(Self {
             watchman: Watchman::start(&client, &namespace),
+            cloud: environment.clone(),
+            states: client.clone(),
             client,
             environment,
             namespace,
+        })
+    }
+
+    /// The namespace of the same name in another environment, whose Terraform has this one's cloud and backend.
+    pub async fn beside(&self, environment: Environment) -> Result<Self> {
+        let client = up::client(&environment.kubeconfig()).await?;
+        Ok(Self {
+            watchman: Watchman::start(&client, &self.namespace),
+            cloud: self.cloud.clone(),
+            states: self.states.clone(),
+            namespace: self.namespace.clone(),
+            client,
+            environment,
         })
     }
 
@@ -257,9 +275,14 @@ impl Bench {
         .map(|apply| names::workspace_name(&self.namespace, &apply))
     }
 
+    /// Everything that the cloud has.
+    pub fn ledger(&self) -> Result<Vec<Entry>> {
+        cloud::entries(&self.cloud)
+    }
+
     /// What the cloud has of a workspace.
     pub fn entry(&self, workspace: &str) -> Result<Option<Entry>> {
-        let entries = cloud::entries(&self.environment)?;
+        let entries = self.ledger()?;
         Ok(entries.into_iter().find(|entry| entry.name == workspace))
     }
 
@@ -279,7 +302,7 @@ impl Bench {
             apply: apply.map(str::to_owned),
             destroy: destroy.map(str::to_owned),
         };
-        cloud::run(&self.environment, command).await
+        cloud::run(&self.cloud, command).await
     }
 
     /// Frees a workspace of all faults, and of slowness.
@@ -287,7 +310,7 @@ impl Bench {
         let command = cloud::Command::Heal {
             name: workspace.to_owned(),
         };
-        cloud::run(&self.environment, command).await
+        cloud::run(&self.cloud, command).await
     }
 
     /// Returns when Terraform waits for a workspace that is slow on purpose.
@@ -310,7 +333,7 @@ impl Bench {
             .entry(&workspace)?
             .with_context(|| format!("{workspace} is not in the ledger"))?;
         let port = entry.port.with_context(|| format!("{workspace} listens nowhere"))?;
-        let ca = self.environment.path("cloud/clusters").join(&workspace).join("ca.crt");
+        let ca = self.cloud.path("cloud/clusters").join(&workspace).join("ca.crt");
         Ok(Access {
             server: format!("https://127.0.0.1:{port}"),
             ca: std::fs::read_to_string(&ca).with_context(|| format!("cannot read {}", ca.display()))?,
@@ -503,17 +526,32 @@ impl Bench {
             "Workspace {workspace} is left"
         );
         ensure!(self.entry(workspace)?.is_none(), "{workspace} is left in the cloud");
-        let states: Api<Secret> = Api::namespaced(self.client.clone(), components::STATE_NAMESPACE);
         let state = format!("tfstate-{workspace}-capt");
         // One that was begun and never used is left by the provider when its Workspace goes before it has a finalizer.
-        if let Some(secret) = states.get_opt(&state).await? {
-            ensure!(resources(&secret)? == 0, "{state} is left, with resources in it");
+        if let Some(left) = self.state(workspace).await? {
+            let resources = left.get("resources").and_then(Value::as_array);
+            ensure!(
+                resources.is_none_or(Vec::is_empty),
+                "{state} is left, with resources in it"
+            );
         }
-        let locks: Api<Lease> = Api::namespaced(self.client.clone(), components::STATE_NAMESPACE);
+        let locks: Api<Lease> = Api::namespaced(self.states.clone(), components::STATE_NAMESPACE);
         let lock = locks.get_opt(&format!("lock-{state}")).await?;
         let holder = lock.and_then(|lock| lock.spec?.holder_identity);
         ensure!(holder.is_none(), "the state of {workspace} is still locked");
         Ok(())
+    }
+
+    /// Terraform's state of a workspace. Every apply that changes something gives it a higher serial.
+    pub async fn state(&self, workspace: &str) -> Result<Option<Value>> {
+        let states: Api<Secret> = Api::namespaced(self.states.clone(), components::STATE_NAMESPACE);
+        let Some(secret) = states.get_opt(&format!("tfstate-{workspace}-capt")).await? else {
+            return Ok(None);
+        };
+        let data = secret.data.as_ref().and_then(|data| data.get("tfstate"));
+        let data = data.context("a state without contents")?;
+        // The backend keeps it compressed.
+        Ok(Some(serde_json::from_reader(GzDecoder::new(data.0.as_slice()))?))
     }
 
     /// What must hold of every version of a CAPTCluster and a CAPTControlPlane has held so far.
@@ -523,20 +561,25 @@ impl Bench {
 
     /// Runs clusterctl as a user would, and returns what it prints.
     pub async fn clusterctl(&self, arguments: &[&str]) -> Result<String> {
-        let tools = Toolbox::ready(self.environment.cache()).await?;
-        let Output { status, stdout, stderr } = tokio::process::Command::new(tools.program("clusterctl")?)
-            .args(arguments)
-            .args(["--namespace", &self.namespace])
-            .env("KUBECONFIG", self.environment.kubeconfig())
-            .kill_on_drop(true)
-            .output()
-            .await?;
+        let Output { status, stdout, stderr } = self.clusterctl_command(arguments).await?.output().await?;
         ensure!(
             status.success(),
             "clusterctl {arguments:?}: {}",
             String::from_utf8_lossy(&stderr)
         );
         Ok(String::from_utf8(stdout)?)
+    }
+
+    /// A run of clusterctl on this namespace, which ends when it is dropped.
+    pub async fn clusterctl_command(&self, arguments: &[&str]) -> Result<tokio::process::Command> {
+        let tools = Toolbox::ready(self.environment.cache()).await?;
+        let mut command = tokio::process::Command::new(tools.program("clusterctl")?);
+        command
+            .args(arguments)
+            .args(["--namespace", &self.namespace])
+            .env("KUBECONFIG", self.environment.kubeconfig())
+            .kill_on_drop(true);
+        Ok(command)
     }
 }
 
@@ -561,15 +604,6 @@ pub fn template_with(name: &str, part: &str, replacement: &str) -> Result<Value>
     );
     *module = text.replace(part, replacement).into();
     Ok(template)
-}
-
-/// How many resources a Terraform state has; the backend keeps it compressed.
-fn resources(state: &Secret) -> Result<usize> {
-    let data = state.data.as_ref().and_then(|data| data.get("tfstate"));
-    let data = data.context("a state without contents")?;
-    let state: Value = serde_json::from_reader(GzDecoder::new(data.0.as_slice()))?;
-    let resources = state.get("resources").and_then(Value::as_array);
-    Ok(resources.map_or(0, Vec::len))
 }
 
 /// Where a kubeconfig leads, and whom it trusts there.

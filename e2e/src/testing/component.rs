@@ -1,7 +1,7 @@
 //! Parts of an environment that a test takes away and brings back: exactly as they ran, or with other flags.
 
 use std::collections::BTreeMap;
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::fs;
 use std::os::unix::ffi::OsStringExt;
 use std::path::PathBuf;
@@ -39,17 +39,12 @@ async fn end(environment: &Environment, name: &str, signal: Option<Signal>) -> R
     let Record { process, fingerprint } = environment
         .process(name)
         .with_context(|| format!("{name} does not run"))?;
-    let read = |file: &str| -> Result<Vec<OsString>> {
-        let text = fs::read(format!("/proc/{}/{file}", process.pid))?;
-        let words = text.strip_suffix(&[0]).unwrap_or(&text).split(|byte| *byte == 0);
-        Ok(words.map(|word| OsString::from_vec(word.to_vec())).collect())
-    };
     let stopped = Stopped {
         environment: environment.clone(),
         name: name.to_owned(),
         program: fs::read_link(format!("/proc/{}/exe", process.pid))?,
-        arguments: read("cmdline")?.into_iter().skip(1).collect(),
-        variables: read("environ")?.into_iter().filter_map(variable).collect(),
+        arguments: words(&process, "cmdline")?.into_iter().skip(1).collect(),
+        variables: words(&process, "environ")?.into_iter().filter_map(variable).collect(),
         fingerprint,
     };
     if let Some(signal) = signal {
@@ -57,6 +52,13 @@ async fn end(environment: &Environment, name: &str, signal: Option<Signal>) -> R
     }
     process.stop(Duration::from_secs(30)).await;
     Ok(stopped)
+}
+
+/// What the kernel knows of a process in a file of words.
+fn words(process: &Process, file: &str) -> Result<Vec<OsString>> {
+    let text = fs::read(format!("/proc/{}/{file}", process.pid))?;
+    let words = text.strip_suffix(&[0]).unwrap_or(&text).split(|byte| *byte == 0);
+    Ok(words.map(|word| OsString::from_vec(word.to_vec())).collect())
 }
 
 fn variable(text: OsString) -> Option<(OsString, OsString)> {
@@ -72,6 +74,21 @@ fn variable(text: OsString) -> Option<(OsString, OsString)> {
 impl Stopped {
     pub fn name(&self) -> &str {
         &self.name
+    }
+
+    /// Gives it variables that the same component of another environment has.
+    pub fn with_variables_of(mut self, other: &Environment, names: &[&str]) -> Result<Self> {
+        let Record { process, .. } = other
+            .process(&self.name)
+            .with_context(|| format!("{} does not run in {}", self.name, other.name()))?;
+        let theirs: BTreeMap<OsString, OsString> =
+            words(&process, "environ")?.into_iter().filter_map(variable).collect();
+        for name in names {
+            let value = theirs.get(OsStr::new(name));
+            let value = value.with_context(|| format!("{} has no {name} in {}", self.name, other.name()))?;
+            self.variables.insert(name.into(), value.clone());
+        }
+        Ok(self)
     }
 
     /// Starts it as it ran before.

@@ -1,0 +1,280 @@
+//! `clusterctl move` between two real management clusters whose Terraform has one backend and one cloud: it waits until the
+//! backend is declared as shared, nothing is built or destroyed on the way, and afterwards only the new home can do either.
+
+use std::collections::BTreeMap;
+use std::process::Stdio;
+
+use anyhow::{Context, Result, ensure};
+use capt_api::names::{self, annotation, label};
+use capt_e2e::cloud::Entry;
+use capt_e2e::components::{CONTROLLER_NAMESPACE, PROVIDER};
+use capt_e2e::testing::bench::{Bench, Names, Wishes, value};
+use capt_e2e::testing::{Scratch, component, condition, create, is_true, message, until_gone};
+use kube::ResourceExt;
+use kube::api::{DeleteParams, DynamicObject, ListParams};
+use serde_json::{Value, json};
+use tokio::io::{AsyncBufReadExt, BufReader};
+use tokio::process::Child;
+
+const PROGRAM: &str = env!("CARGO_BIN_EXE_capt-e2e");
+const NAMES: Names = Names {
+    cluster: "moved",
+    network: "moved-network",
+    control_plane: "moved-service",
+};
+
+#[tokio::test]
+async fn a_cluster_moves_and_is_neither_built_nor_destroyed_again() -> Result<()> {
+    let old = Scratch::named(PROGRAM, "test-move-from")?;
+    let new = Scratch::named(PROGRAM, "test-move-to")?;
+    std::thread::scope(|scope| {
+        let other = scope.spawn(|| new.up(&[]));
+        old.up(&[])?;
+        other.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+    })?;
+    // One backend and one cloud: Terraform of the new home keeps its states where that of the old one does, and finds the
+    // same things there.
+    component::stop(&new.environment, PROVIDER)
+        .await?
+        .with_variables_of(&old.environment, &["KUBE_CONFIG_PATH", "PATH", "TF_VAR_cloud_dir"])?
+        .start()?;
+
+    let old = Bench::of(old.environment.clone(), "move").await?;
+    old.cluster(&NAMES, Wishes::default()).await?;
+    old.available(&NAMES).await?;
+    old.check_access(&NAMES).await?;
+    let before = Possessions::of(&old).await?;
+    ensure!(
+        before.ledger.len() == 2,
+        "a network and a control plane, not {before:?}"
+    );
+
+    let new = old.beside(new.environment.clone()).await?;
+    refused_without_its_providers(&old, &new).await?;
+    given_up_while_it_is_blocked(&old, &new, &before).await?;
+    goes_on_when_the_backend_is_declared_as_shared(&old, &new).await?;
+
+    new.available(&NAMES).await?;
+    new.check_access(&NAMES).await?;
+    Possessions::of(&new).await?.must_equal(&before)?;
+    let [vpc, eks] = new.workspaces(&NAMES);
+    left_to_themselves(&old, [&vpc, &eks]).await?;
+
+    // What is left in the old home can go at any time, and takes nothing with it.
+    delete_workspace(&old, &vpc).await?;
+    Possessions::of(&new).await?.must_equal(&before)?;
+
+    new.delete_without_a_trace(&NAMES).await?;
+    ensure!(new.ledger()?.is_empty(), "still in the cloud: {:?}", new.ledger()?);
+    // Nor does what stayed there make anything again.
+    looks_and_does_nothing(&old, &eks).await?;
+    delete_workspace(&old, &eks).await?;
+    for workspace in [&vpc, &eks] {
+        old.no_workspace(workspace).await?;
+    }
+    old.invariants_held().await
+}
+
+/// What a cluster has outside the management clusters, and what opens it.
+#[derive(Debug, PartialEq)]
+struct Possessions {
+    ledger: Vec<Entry>,
+    /// By workspace: lineage and serial, which an apply of nothing leaves as they are.
+    states: BTreeMap<String, (Value, Value)>,
+    /// The keys of Terraform's states, by the Workspaces that use them.
+    keys: BTreeMap<String, Option<String>>,
+    access: Kubeconfig,
+}
+
+/// A secret value: it can be compared, and not be shown.
+#[derive(PartialEq)]
+struct Kubeconfig(String);
+
+impl std::fmt::Debug for Kubeconfig {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("a kubeconfig")
+    }
+}
+
+impl Possessions {
+    async fn of(bench: &Bench) -> Result<Self> {
+        let (mut states, mut keys) = (BTreeMap::new(), BTreeMap::new());
+        for workspace in bench.workspaces(&NAMES) {
+            let state = bench.state(&workspace).await?;
+            let state = state.with_context(|| format!("{workspace} has no state"))?;
+            let field = |name: &str| state.get(name).cloned().unwrap_or_default();
+            states.insert(workspace.clone(), (field("lineage"), field("serial")));
+            let live = bench.all_workspaces().get(&workspace).await?;
+            keys.insert(workspace, live.annotations().get(annotation::EXTERNAL_NAME).cloned());
+        }
+        let kubeconfig = bench.secrets().get(&names::kubeconfig_secret(NAMES.cluster)).await?;
+        Ok(Self {
+            ledger: bench.ledger()?,
+            states,
+            keys,
+            access: Kubeconfig(value(&kubeconfig, names::secret::KUBECONFIG_KEY)?),
+        })
+    }
+
+    fn must_equal(&self, before: &Self) -> Result<()> {
+        ensure!(self == before, "before the move: {before:#?}\nnow: {self:#?}");
+        Ok(())
+    }
+}
+
+/// A management cluster without CAPT is no new home, and clusterctl says so before it touches anything.
+async fn refused_without_its_providers(old: &Bench, new: &Bench) -> Result<()> {
+    // The first run of clusterctl brings the kind that its inventory is kept in.
+    old.clusterctl(&["move", "--dry-run"]).await?;
+    take_inventory(old).await?;
+    let refused = old.clusterctl(&["move", &target(new)]).await;
+    let said = refused.err().context("moved into a cluster without CAPT")?.to_string();
+    for provider in ["infrastructure-capt", "control-plane-capt"] {
+        ensure!(
+            said.contains(&format!("provider {provider} not found in the target cluster")),
+            "{said}"
+        );
+    }
+    take_inventory(new).await
+}
+
+/// Writes down what `clusterctl init` does about the providers that it installed.
+async fn take_inventory(bench: &Bench) -> Result<()> {
+    for (name, provider, type_, version) in [
+        ("cluster-api", "cluster-api", "CoreProvider", "v1.14.2"),
+        ("infrastructure-capt", "capt", "InfrastructureProvider", "v0.1.0"),
+        ("control-plane-capt", "capt", "ControlPlaneProvider", "v0.1.0"),
+    ] {
+        let entry = json!({
+            "apiVersion": "clusterctl.cluster.x-k8s.io/v1alpha3", "kind": "Provider",
+            "metadata": {"name": name, "labels": {"clusterctl.cluster.x-k8s.io": "", "cluster.x-k8s.io/provider": name}},
+            "providerName": provider, "type": type_, "version": version,
+        });
+        create(&bench.client, Some(CONTROLLER_NAMESPACE), entry).await?;
+    }
+    Ok(())
+}
+
+fn target(new: &Bench) -> String {
+    format!("--to-kubeconfig={}", new.environment.kubeconfig().display())
+}
+
+/// A run of clusterctl that has begun to wait for an apply.
+async fn blocked_move(old: &Bench, new: &Bench) -> Result<Child> {
+    let mut command = old.clusterctl_command(&["move", &target(new)]).await?;
+    let mut child = command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn()?;
+    let mut lines = BufReader::new(child.stderr.take().context("no output")?).lines();
+    let mut said = String::new();
+    while let Some(line) = lines.next_line().await? {
+        if line.contains("Move blocked") && line.contains(annotation::BLOCK_MOVE) {
+            // It must not die because nobody listens any more.
+            tokio::spawn(async move { while let Ok(Some(_)) = lines.next_line().await {} });
+            return Ok(child);
+        }
+        said += &format!("{line}\n");
+    }
+    anyhow::bail!("clusterctl was not blocked; it said\n{said}")
+}
+
+/// Nobody has said that both clusters reach one backend. Whoever gives up then has lost nothing.
+async fn given_up_while_it_is_blocked(old: &Bench, new: &Bench, before: &Possessions) -> Result<()> {
+    let mut waiting = blocked_move(old, new).await?;
+    for apply in applies() {
+        let told = old
+            .until(old.applies(), &apply, "telling why it cannot be moved", |apply| {
+                condition(apply, "Paused") == "True/Paused" && message(apply, "Paused").contains("clusterctl move")
+            })
+            .await?;
+        let (said, remedy) = (message(&told, "Paused"), format!("{}=true", label::SHARED_BACKEND));
+        ensure!(
+            said.contains(&remedy) && said.contains("--shared-terraform-backend"),
+            "{said}"
+        );
+    }
+    waiting.kill().await?;
+
+    let nothing = new.clusters().list(&ListParams::default()).await?.items;
+    ensure!(nothing.is_empty(), "a blocked move has moved {nothing:?}");
+    // clusterctl leaves the Cluster paused, and asks for it to be resumed before the next try.
+    old.patch(&old.clusters(), NAMES.cluster, json!({"spec": {"paused": null}}))
+        .await?;
+    for apply in applies() {
+        old.until(old.applies(), &apply, "resumed", |apply| {
+            !is_true(apply, "Paused") && is_true(apply, "Ready")
+        })
+        .await?;
+    }
+    old.available(&NAMES).await?;
+    Possessions::of(old).await?.must_equal(before)
+}
+
+/// The declaration is heard while clusterctl waits for it, although everything is paused then.
+async fn goes_on_when_the_backend_is_declared_as_shared(old: &Bench, new: &Bench) -> Result<()> {
+    let mut waiting = blocked_move(old, new).await?;
+    let shared = json!({"metadata": {"labels": {label::SHARED_BACKEND: "true"}}});
+    for template in ["local-vpc", "local-eks"] {
+        old.patch(&old.templates(), template, shared.clone()).await?;
+    }
+    ensure!(waiting.wait().await?.success(), "clusterctl did not move the cluster");
+    for (what, api) in [
+        ("Cluster", old.clusters()),
+        ("CAPTCluster", old.networks()),
+        ("CAPTControlPlane", old.control_planes()),
+        ("WorkspaceTemplateApply", old.applies()),
+        ("WorkspaceTemplate", old.templates()),
+    ] {
+        let left = names_of(&api.list(&ListParams::default()).await?.items);
+        ensure!(left.is_empty(), "{what}s are left in the old home: {left:?}");
+    }
+    let ours = ListParams::default().labels(&format!("{}={}", label::CLUSTER_NAME, NAMES.cluster));
+    let left = names_of(&old.secrets().list(&ours).await?.items);
+    ensure!(left.is_empty(), "Secrets are left in the old home: {left:?}");
+    Ok(())
+}
+
+fn applies() -> [String; 2] {
+    [
+        names::vpc_apply_name(NAMES.network),
+        names::eks_apply_name(NAMES.control_plane),
+    ]
+}
+
+fn names_of(objects: &[DynamicObject]) -> Vec<String> {
+    objects.iter().map(ResourceExt::name_any).collect()
+}
+
+fn is_let_go(workspace: &DynamicObject) -> bool {
+    workspace.data.pointer("/spec/managementPolicies") == Some(&json!(["Observe"]))
+        && workspace.data.pointer("/spec/deletionPolicy") == Some(&json!("Orphan"))
+}
+
+/// What the old home still has of the cluster may look at it, and no more.
+async fn left_to_themselves(old: &Bench, workspaces: [&str; 2]) -> Result<()> {
+    for workspace in workspaces {
+        old.until(old.all_workspaces(), workspace, "let go", is_let_go).await?;
+    }
+    let all = names_of(&old.all_workspaces().list(&ListParams::default()).await?.items);
+    ensure!(all.len() == 2, "others than those of the cluster: {all:?}");
+    Ok(())
+}
+
+async fn delete_workspace(old: &Bench, workspace: &str) -> Result<()> {
+    let workspaces = old.all_workspaces();
+    workspaces.delete(workspace, &DeleteParams::background()).await?;
+    until_gone(&workspaces, workspace).await
+}
+
+/// The provider of the old home finds that there is nothing any more, and leaves it at that.
+async fn looks_and_does_nothing(old: &Bench, workspace: &str) -> Result<()> {
+    // It looks once a minute; this lets it look now.
+    let look = json!({"metadata": {"annotations": {"look": "now"}}});
+    old.patch(&old.all_workspaces(), workspace, look).await?;
+    let looked = old
+        .until(old.all_workspaces(), workspace, "missing what it observes", |w| {
+            condition(w, "Synced").starts_with("False/")
+        })
+        .await?;
+    ensure!(is_let_go(&looked), "it may do more than look");
+    ensure!(old.ledger()?.is_empty(), "made again: {:?}", old.ledger()?);
+    Ok(())
+}
