@@ -140,6 +140,8 @@ pub mod annotation {
     pub const REVISION: &str = "infrastructure.cluster.x-k8s.io/revision";
     /// On a Workspace: the interrupted create that was resumed last.
     pub const RESUMED: &str = "infrastructure.cluster.x-k8s.io/resumed";
+    /// On a Workspace: the provider was asked to look a second time at what it had found.
+    pub const LOOKED_AGAIN: &str = "infrastructure.cluster.x-k8s.io/looked-again";
 
     /// Crossplane: the name outside Kubernetes; here the key of the Terraform state.
     pub const EXTERNAL_NAME: &str = "crossplane.io/external-name";

@@ -159,6 +159,7 @@ pub const TABLE: &[Owned] = table! {
         "metadata.annotations[infrastructure.cluster.x-k8s.io/wta-name]",
         "metadata.annotations[infrastructure.cluster.x-k8s.io/revision]",
         "metadata.annotations[infrastructure.cluster.x-k8s.io/resumed]",
+        "metadata.annotations[infrastructure.cluster.x-k8s.io/looked-again]",
         "metadata.annotations[crossplane.io/external-name]",
         "spec";
 

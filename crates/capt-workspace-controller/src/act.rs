@@ -191,6 +191,18 @@ impl Applies {
                     );
                 }
             }
+            Step::LookAgain => {
+                if let WorkspaceSeen::Present(workspace) = &seen.workspace {
+                    let path = ["metadata", "annotations", annotation::LOOKED_AGAIN];
+                    // Every annotation but its own wakes the provider.
+                    let edit = Edit::new().set(&path, "true".into());
+                    let why = "the provider has not said what it found";
+                    let _written = self
+                        .workspaces(identity.kind)
+                        .patch(&Planned::new(&**workspace)?, edit, why)
+                        .await?;
+                }
+            }
             Step::LetGo { why } => {
                 if let WorkspaceSeen::Present(workspace) = &seen.workspace {
                     let change = Change::spec(let_go_spec(workspace, identity.kind), Compare::Exact);

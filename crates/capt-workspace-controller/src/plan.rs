@@ -19,7 +19,7 @@ use serde_json::{Value, json};
 use crate::render::{Input, RenderError, Rendered, revision_of};
 use crate::report::{Why, Words, paused_status, status};
 use crate::terraform::Cause;
-use crate::workspace::{FINALIZERS, HOLDS, Identity, State, is_let_go, labels};
+use crate::workspace::{FINALIZERS, HOLDS, Identity, State, is_let_go, labels, was_found};
 
 /// Everything that a plan is made from.
 #[derive(Debug, Clone)]
@@ -114,6 +114,8 @@ pub(crate) enum Step {
         /// What to create, as a revision of its own; nothing when all that follows is a destroy.
         wish: Option<Wish>,
     },
+    /// Let the provider look at once at what it has found.
+    LookAgain,
     /// Leave the Workspace and what it made to themselves.
     LetGo {
         why: &'static str,
@@ -363,6 +365,9 @@ fn next(seen: &Observed) -> Next {
         // repeats it word for word, with its old time, when it is stopped again.
         let wish = Some(wish(Some(&begun)));
         return Next::Step(Step::Resume { begun, wish });
+    }
+    if was_found(workspace) && !workspace.annotations().contains_key(annotation::LOOKED_AGAIN) {
+        return Next::Step(Step::LookAgain);
     }
     say(Words::of_workspace(seen, Some(workspace)))
 }

@@ -1,5 +1,6 @@
 //! The Workspace of an apply: its name and kind, whether it is ours, and what it says.
 
+use capt_api::conditions::find;
 use capt_api::external::workspace::{Sync, WorkspaceExt};
 use capt_api::names::{self, annotation, finalizer, label};
 use capt_api::workspace::{DeletionPolicy, ManagementAction};
@@ -159,6 +160,13 @@ impl State {
             Sync::Done | Sync::Pending => Self::Applying,
         }
     }
+}
+
+/// Whether the provider has taken over what Terraform made before, and has not said what that is: it forgets what it saw when
+/// it puts its finalizer on, and looks again only after its poll interval, ten minutes unless set.
+pub(crate) fn was_found(workspace: &Workspace) -> bool {
+    let status = workspace.status.as_ref();
+    workspace.sync() == Sync::Done && status.is_some_and(|status| find(&status.conditions, "Ready").is_none())
 }
 
 /// The policies under which Terraform neither applies nor destroys.

@@ -181,6 +181,7 @@ fn the_names_in_paths_are_the_shared_ones() {
         annotation::WTA_NAME,
         annotation::REVISION,
         annotation::RESUMED,
+        annotation::LOOKED_AGAIN,
         annotation::EXTERNAL_NAME,
     ];
     for (field, known) in [

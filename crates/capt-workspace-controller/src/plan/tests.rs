@@ -337,6 +337,24 @@ fn what_another_management_cluster_would_not_find_is_not_moved() {
 }
 
 #[test]
+fn the_provider_is_asked_once_to_look_again_at_what_it_found() {
+    let mut world = World::new();
+    world.settle();
+    world.provider_says("True", "-", "");
+    let status = world.workspace.as_mut().unwrap().status.as_mut().unwrap();
+    status.conditions.retain(|condition| condition.type_ != "Ready");
+    let plan = world.plan();
+    assert!(matches!(plan.step, Step::LookAgain), "{plan:?}");
+    world.perform(plan);
+    world.settle();
+    assert_eq!(world.said("Ready"), "False/Applying", "it has not answered yet");
+    world.provider_says("True", "True", "");
+    world.settle();
+    assert_eq!(world.said("Ready"), "True/Available");
+    assert_eq!(world.creates, 1);
+}
+
+#[test]
 fn an_interrupted_create_waits_for_the_operator() {
     let mut world = World::new();
     world.settle();

@@ -186,6 +186,10 @@ impl World {
                     .annotations_mut()
                     .extend(own_annotations.into_iter().map(|(key, value)| (key.to_owned(), value)));
             }
+            Step::LookAgain => {
+                let annotations = self.workspace.as_mut().unwrap().annotations_mut();
+                annotations.insert(annotation::LOOKED_AGAIN.into(), "true".into());
+            }
             Step::AllowMove => drop(self.apply.annotations_mut().remove(annotation::BLOCK_MOVE)),
             Step::Resume { begun, wish } => {
                 let workspace = self.workspace.as_mut().unwrap();
