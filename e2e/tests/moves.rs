@@ -5,13 +5,14 @@ use std::collections::BTreeMap;
 use std::process::Stdio;
 
 use anyhow::{Context, Result, ensure};
-use capt_api::names::{self, annotation, label};
+use capt_api::names::{self, annotation, finalizer, label};
 use capt_e2e::cloud::Entry;
-use capt_e2e::components::{CONTROLLER_NAMESPACE, PROVIDER};
+use capt_e2e::components::{CONTROLLER_NAMESPACE, PROVIDER, STATE_NAMESPACE};
 use capt_e2e::testing::bench::{Bench, Names, Wishes, value};
 use capt_e2e::testing::{Scratch, component, condition, create, is_true, message, until_gone};
-use kube::ResourceExt;
+use k8s_openapi::api::core::v1::Secret;
 use kube::api::{DeleteParams, DynamicObject, ListParams};
+use kube::{Api, ResourceExt};
 use serde_json::{Value, json};
 use tokio::io::{AsyncBufReadExt, BufReader};
 use tokio::process::Child;
@@ -22,6 +23,9 @@ const NAMES: Names = Names {
     network: "moved-network",
     control_plane: "moved-service",
 };
+
+/// What Terraform reads.
+const INPUT: &str = "terraform-token";
 
 #[tokio::test]
 async fn a_cluster_moves_and_is_neither_built_nor_destroyed_again() -> Result<()> {
@@ -40,6 +44,7 @@ async fn a_cluster_moves_and_is_neither_built_nor_destroyed_again() -> Result<()
         .start()?;
 
     let old = Bench::of(old.environment.clone(), "move").await?;
+    let_terraform_read_a_secret(&old).await?;
     old.cluster(&NAMES, Wishes::default()).await?;
     old.available(&NAMES).await?;
     old.check_access(&NAMES).await?;
@@ -57,6 +62,10 @@ async fn a_cluster_moves_and_is_neither_built_nor_destroyed_again() -> Result<()
     new.available(&NAMES).await?;
     new.check_access(&NAMES).await?;
     Possessions::of(&new).await?.must_equal(&before)?;
+    belongs_to_its_new_owners(&new).await?;
+    let states: Api<Secret> = Api::namespaced(new.client.clone(), STATE_NAMESPACE);
+    let own = states.list(&ListParams::default().labels("tfstate=true")).await?.items;
+    ensure!(own.is_empty(), "Terraform has begun again, with {} states", own.len());
     let [vpc, eks] = new.workspaces(&NAMES);
     left_to_themselves(&old, [&vpc, &eks]).await?;
 
@@ -75,6 +84,18 @@ async fn a_cluster_moves_and_is_neither_built_nor_destroyed_again() -> Result<()
     old.invariants_held().await
 }
 
+/// Terraform's own input, marked so that clusterctl takes it along: it belongs to no Cluster.
+async fn let_terraform_read_a_secret(old: &Bench) -> Result<()> {
+    let secret = json!({
+        "apiVersion": "v1", "kind": "Secret", "stringData": {"token": "from the old home"},
+        "metadata": {"name": INPUT, "labels": {"clusterctl.cluster.x-k8s.io/move": ""}},
+    });
+    old.create(secret, &Value::Null).await?;
+    let env = json!([{"name": "TOKEN", "secretKeyRef": {"name": INPUT, "key": "token"}}]);
+    let reads = json!({"spec": {"template": {"spec": {"forProvider": {"env": env}}}}});
+    old.patch(&old.templates(), "local-vpc", reads).await.map(drop)
+}
+
 /// What a cluster has outside the management clusters, and what opens it.
 #[derive(Debug, PartialEq)]
 struct Possessions {
@@ -84,6 +105,42 @@ struct Possessions {
     /// The keys of Terraform's states, by the Workspaces that use them.
     keys: BTreeMap<String, Option<String>>,
     access: Kubeconfig,
+}
+
+/// What CAPT makes carries the UID of what it was made for, also without its ownerReference. UIDs are not moved.
+async fn belongs_to_its_new_owners(new: &Bench) -> Result<()> {
+    let marked = |uid: Option<String>| {
+        move |object: &DynamicObject| {
+            object
+                .labels()
+                .get(label::OWNER_UID)
+                .is_some_and(|marked| Some(marked) == uid.as_ref())
+        }
+    };
+    let network = new.networks().get(NAMES.network).await?.uid();
+    let control_plane = new.control_planes().get(NAMES.control_plane).await?.uid();
+    for ((apply, workspace), owner) in applies()
+        .into_iter()
+        .zip(new.workspaces(&NAMES))
+        .zip([network, control_plane.clone()])
+    {
+        let apply = new.until(new.applies(), &apply, "its owner's", marked(owner)).await?;
+        new.until(new.all_workspaces(), &workspace, "its apply's", marked(apply.uid()))
+            .await?;
+    }
+    for secret in [names::kubeconfig_secret(NAMES.cluster), names::ca_secret(NAMES.cluster)] {
+        new.until(new.secrets(), &secret, "its owner's", marked(control_plane.clone()))
+            .await?;
+    }
+    let input = new.secrets().get(INPUT).await?;
+    ensure!(
+        input
+            .finalizers()
+            .iter()
+            .any(|present| present == finalizer::WORKSPACE_INPUT),
+        "Terraform's input can be taken away from it"
+    );
+    Ok(())
 }
 
 /// A secret value: it can be compared, and not be shown.
@@ -226,8 +283,13 @@ async fn goes_on_when_the_backend_is_declared_as_shared(old: &Bench, new: &Bench
         let left = names_of(&api.list(&ListParams::default()).await?.items);
         ensure!(left.is_empty(), "{what}s are left in the old home: {left:?}");
     }
-    let ours = ListParams::default().labels(&format!("{}={}", label::CLUSTER_NAME, NAMES.cluster));
-    let left = names_of(&old.secrets().list(&ours).await?.items);
+    // The connection Secrets belong to the Workspaces, and go with those.
+    let connections = [
+        names::vpc_connection_secret(NAMES.network),
+        names::eks_connection_secret(NAMES.cluster),
+    ];
+    let mut left = names_of(&old.secrets().list(&ListParams::default()).await?.items);
+    left.retain(|name| !connections.contains(name));
     ensure!(left.is_empty(), "Secrets are left in the old home: {left:?}");
     Ok(())
 }
