@@ -6,18 +6,23 @@ pub mod end_state;
 pub mod history;
 mod watchman;
 
+use std::collections::BTreeSet;
 use std::path::PathBuf;
+use std::pin::pin;
 use std::process::{Command, Output};
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
+use futures::StreamExt;
 use k8s_openapi::api::core::v1::Namespace;
 use kube::api::{DynamicObject, ObjectMeta, PostParams};
 use kube::core::GroupVersionKind;
 use kube::discovery::ApiResource;
 use kube::runtime::wait::await_condition;
-use kube::{Api, Client};
+use kube::runtime::watcher::{self, Event, watcher};
+use kube::{Api, Client, ResourceExt};
 use serde_json::Value;
+use tokio::time::Instant;
 
 use crate::environment::Environment;
 
@@ -136,6 +141,70 @@ pub async fn until(
 /// Watches until there is no such object.
 pub async fn until_gone(api: &Api<DynamicObject>, name: &str) -> Result<()> {
     watch(api, name, "gone", |object| object.is_none()).await.map(drop)
+}
+
+/// Watches many objects of one kind until `holds` of all of them at once, with the patience that whole clusters need.
+pub async fn until_all(
+    api: &Api<DynamicObject>,
+    names: &[impl AsRef<str>],
+    what: &str,
+    holds: impl Fn(&DynamicObject) -> bool,
+) -> Result<()> {
+    watch_all(api, names, what, |object| object.is_some_and(&holds)).await
+}
+
+/// Watches until none of these objects is there any more.
+pub async fn until_all_gone(api: &Api<DynamicObject>, names: &[impl AsRef<str>]) -> Result<()> {
+    watch_all(api, names, "gone", |object| object.is_none()).await
+}
+
+async fn watch_all(
+    api: &Api<DynamicObject>,
+    names: &[impl AsRef<str>],
+    what: &str,
+    holds: impl Fn(Option<&DynamicObject>) -> bool,
+) -> Result<()> {
+    // One watch for all: hundreds of watches would be a load of their own.
+    let mut events = pin!(watcher(api.clone(), watcher::Config::default()));
+    let mut missing: BTreeSet<&str> = names.iter().map(AsRef::as_ref).collect();
+    let wanted = missing.clone();
+    let mut listed: BTreeSet<String> = BTreeSet::new();
+    let deadline = Instant::now() + CLUSTER_PATIENCE;
+    loop {
+        let Ok(event) = tokio::time::timeout_at(deadline, events.next()).await else {
+            let first = missing.first().copied().unwrap_or_default();
+            let now = serde_json::to_string_pretty(&api.get_opt(first).await?)?;
+            bail!(
+                "{} of {} are not {what} within {} s: {missing:?}; the first is\n{now}",
+                missing.len(),
+                names.len(),
+                CLUSTER_PATIENCE.as_secs()
+            );
+        };
+        let mut judge = |name: &str, object: Option<&DynamicObject>| match wanted.get(name) {
+            Some(name) if holds(object) => drop(missing.remove(name)),
+            Some(name) => drop(missing.insert(name)),
+            None => {}
+        };
+        match event.context("the watch has ended")?? {
+            Event::Init => listed.clear(),
+            Event::InitApply(object) => {
+                judge(&object.name_any(), Some(&object));
+                listed.insert(object.name_any());
+                continue;
+            }
+            Event::InitDone => {
+                for absent in wanted.iter().filter(|name| !listed.contains(**name)) {
+                    judge(absent, None);
+                }
+            }
+            Event::Apply(object) => judge(&object.name_any(), Some(&object)),
+            Event::Delete(object) => judge(&object.name_any(), None),
+        }
+        if missing.is_empty() {
+            return Ok(());
+        }
+    }
 }
 
 async fn watch(

@@ -1,6 +1,9 @@
-//! Twenty clusters at once, on the simulator in an environment of their own: that all of them come up, that nobody asks
-//! for anything when there is nothing to do, what it costs the API server, that nothing is left behind, that any
-//! controller may die on the way, and that each gets by with its own permissions.
+//! Many clusters at once, in environments of their own.
+//!
+//! Twenty, on the simulator: that all of them come up, that nobody asks for anything when there is nothing to do, what it
+//! costs the API server, that nothing is left behind, that any controller may die on the way, and that each gets by with its
+//! own permissions. Two hundred on the simulator and eight on the real Terraform: that all of them can be deleted at the same
+//! time, that it costs no more for each, and that nothing is left behind anywhere.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -11,7 +14,8 @@ use base64::Engine;
 use capt_e2e::audit::{self, Request};
 use capt_e2e::components::{CONTROLLERS, OwnController, STATE_NAMESPACE};
 use capt_e2e::environment::{Environment, Port, kubeconfig};
-use capt_e2e::testing::{self, Scratch, condition, create, objects, until, until_gone};
+use capt_e2e::testing::bench::{Bench, Names, Wishes};
+use capt_e2e::testing::{self, Scratch, create, is_true, objects, until, until_all, until_all_gone, until_gone};
 use capt_e2e::{manifests, up};
 use capt_runtime::rbac::Rule;
 use futures::future::try_join_all;
@@ -21,9 +25,23 @@ use kube::api::{DeleteParams, DynamicObject, ListParams};
 use kube::{Api, Client, ResourceExt};
 use nix::sys::signal::Signal;
 use serde_json::{Value, json};
+use tokio::sync::Mutex;
 
+const PROGRAM: &str = env!("CARGO_BIN_EXE_capt-e2e");
 const SIMULATOR: &[&str] = &["--provider", "simulator"];
 const CLUSTERS: usize = 20;
+const MANY: usize = 200;
+/// As many as two cores make and destroy in a minute.
+const REAL: [Names; 8] = [
+    Names::same("real-0"),
+    Names::same("real-1"),
+    Names::same("real-2"),
+    Names::same("real-3"),
+    Names::same("real-4"),
+    Names::same("real-5"),
+    Names::same("real-6"),
+    Names::same("real-7"),
+];
 /// What a cluster may cost the API server: every write of every controller, refused ones too, but Events and Leases.
 const WRITES_PER_CREATION: usize = 32;
 const WRITES_PER_DELETION: usize = 22;
@@ -33,6 +51,9 @@ const QUIET: Duration = Duration::from_secs(120);
 /// tells that no more will come.
 const SETTLING: Duration = Duration::from_secs(5);
 
+/// The large ones take turns: each of them has enough to do for a whole machine.
+static TURN: Mutex<()> = Mutex::const_new(());
+
 const CLUSTER_API: &str = "cluster.x-k8s.io/v1beta2";
 const INFRASTRUCTURE: &str = "infrastructure.cluster.x-k8s.io/v1beta1";
 const CONTROL_PLANE: &str = "controlplane.cluster.x-k8s.io/v1beta1";
@@ -40,7 +61,7 @@ const TERRAFORM: &str = "tf.upbound.io/v1beta1";
 
 #[tokio::test]
 async fn a_fleet_comes_up_rests_goes_and_survives_its_controllers() -> Result<()> {
-    let scratch = Scratch::named(env!("CARGO_BIN_EXE_capt-e2e"), "test-fleet")?;
+    let scratch = Scratch::named(PROGRAM, "test-fleet")?;
     let started = Timestamp::now();
     scratch.up(SIMULATOR)?;
     let environment = &scratch.environment;
@@ -72,7 +93,7 @@ async fn a_fleet_comes_up_rests_goes_and_survives_its_controllers() -> Result<()
         disturbances.join("\n")
     );
 
-    let creation = Cost::of(&own_requests(environment, creating..resting)?);
+    let creation = Cost::of(CLUSTERS, &own_requests(environment, creating..resting)?);
     println!("\nRequests for {CLUSTERS} creations\n{}", creation.table());
     creation.assert_writes_within(WRITES_PER_CREATION);
 
@@ -81,13 +102,7 @@ async fn a_fleet_comes_up_rests_goes_and_survives_its_controllers() -> Result<()
         2 * CLUSTERS,
         "a VPC and an EKS cluster each"
     );
-    let deleting = Timestamp::now();
-    let took = fleet.delete(&names).await?;
-    println!("{CLUSTERS} clusters are gone after {:.1} s", took.as_secs_f64());
-    fleet.assert_nothing_left().await?;
-    let deletion = Cost::of(&own_requests(environment, deleting..Timestamp::now())?);
-    println!("\nRequests for {CLUSTERS} deletions\n{}", deletion.table());
-    deletion.assert_writes_within(WRITES_PER_DELETION);
+    fleet.goes_without_a_trace(environment, &names).await?;
 
     fleet.survives_the_death_of_each_controller(&scratch).await?;
 
@@ -100,6 +115,92 @@ async fn a_fleet_comes_up_rests_goes_and_survives_its_controllers() -> Result<()
     assert!(refused.is_empty(), "permissions are missing:\n{}", refused.join("\n"));
     println!("\nPermissions that nobody used here\n{}", unused_permissions(&requests));
     Ok(())
+}
+
+#[tokio::test]
+async fn two_hundred_clusters_go_at_the_same_time() -> Result<()> {
+    let _turn = TURN.lock().await;
+    let scratch = Scratch::named(PROGRAM, "test-fleet-many")?;
+    scratch.up(SIMULATOR)?;
+    let environment = &scratch.environment;
+    let fleet = Fleet::new(environment).await?;
+    let begun = Instant::now();
+    let names = fleet.create("fleet", MANY).await?;
+    // Whether core has connected to each of them makes no difference to their end.
+    let control_planes: Vec<String> = names.iter().map(|name| format!("{name}-service")).collect();
+    until_all(
+        &fleet.ours(CONTROL_PLANE, "CAPTControlPlane"),
+        &control_planes,
+        "Ready",
+        |control_plane| is_true(control_plane, "Ready"),
+    )
+    .await?;
+    println!("{MANY} clusters are up after {:.1} s", begun.elapsed().as_secs_f64());
+    fleet.goes_without_a_trace(environment, &names).await?;
+    namespace_goes(&fleet.client, &fleet.namespace).await
+}
+
+#[tokio::test]
+async fn eight_real_clusters_go_at_the_same_time() -> Result<()> {
+    let _turn = TURN.lock().await;
+    let scratch = Scratch::named(PROGRAM, "test-fleet-real")?;
+    scratch.up(&[])?;
+    let environment = &scratch.environment;
+    let bench = Bench::of(environment.clone(), "fleet").await?;
+    let begun = Instant::now();
+    try_join_all(REAL.iter().map(|names| bench.cluster(names, Wishes::default()))).await?;
+    let names = REAL.map(|names| names.cluster);
+    until_all(&bench.control_planes(), &names, "Ready", |control_plane| {
+        is_true(control_plane, "Ready")
+    })
+    .await?;
+    println!(
+        "{} clusters are up after {:.1} s",
+        REAL.len(),
+        begun.elapsed().as_secs_f64()
+    );
+    assert_eq!(bench.ledger()?.len(), 2 * REAL.len(), "a VPC and an EKS cluster each");
+
+    let deleting = Timestamp::now();
+    let begun = Instant::now();
+    let clusters = bench.clusters();
+    let background = DeleteParams::background();
+    try_join_all(names.iter().map(|name| clusters.delete(name, &background))).await?;
+    until_all_gone(&clusters, &names).await?;
+    println!(
+        "{} clusters are gone after {:.1} s",
+        REAL.len(),
+        begun.elapsed().as_secs_f64()
+    );
+    for names in &REAL {
+        bench.no_trace(names).await?;
+    }
+    let ledger = bench.ledger()?;
+    assert!(ledger.is_empty(), "still in the cloud: {ledger:?}");
+    for (kind, api) in [
+        ("Workspace", bench.all_workspaces()),
+        ("WorkspaceTemplateApply", bench.applies()),
+        ("Secret", bench.secrets()),
+    ] {
+        let left = api.list(&ListParams::default()).await?.items;
+        assert!(left.is_empty(), "{} {kind}s are left", left.len());
+    }
+    assert_deletions_within_budget(environment, deleting, REAL.len())?;
+    namespace_goes(&bench.client, &bench.namespace).await
+}
+
+fn assert_deletions_within_budget(environment: &Environment, since: Timestamp, clusters: usize) -> Result<()> {
+    let deletion = Cost::of(clusters, &own_requests(environment, since..Timestamp::now())?);
+    println!("\nRequests for {clusters} deletions\n{}", deletion.table());
+    deletion.assert_writes_within(WRITES_PER_DELETION);
+    Ok(())
+}
+
+/// Nothing in it holds it.
+async fn namespace_goes(client: &Client, namespace: &str) -> Result<()> {
+    let namespaces = objects(client, "v1", "Namespace", None);
+    namespaces.delete(namespace, &DeleteParams::background()).await?;
+    until_gone(&namespaces, namespace).await
 }
 
 /// Clusters of one namespace; each claims the management cluster itself as what Terraform made, so that core has
@@ -139,7 +240,7 @@ impl Fleet {
                     &fleet.ours(INFRASTRUCTURE, "WorkspaceTemplate"),
                     &template.name_any(),
                     "Valid",
-                    |template| condition(template, "Valid").starts_with("True/"),
+                    |template| is_true(template, "Valid"),
                 )
                 .await?;
             }
@@ -172,7 +273,7 @@ impl Fleet {
 
     /// Creates clusters, all at the same time; their names are the prefix and a number.
     async fn create(&self, prefix: &str, count: usize) -> Result<Vec<String>> {
-        let names: Vec<String> = (0..count).map(|number| format!("{prefix}-{number:02}")).collect();
+        let names: Vec<String> = (0..count).map(|number| format!("{prefix}-{number:03}")).collect();
         try_join_all(
             names
                 .iter()
@@ -217,12 +318,7 @@ impl Fleet {
     async fn available(&self, names: &[String]) -> Result<Duration> {
         let begun = Instant::now();
         let clusters = self.ours(CLUSTER_API, "Cluster");
-        try_join_all(names.iter().map(|name| {
-            until(&clusters, name, "Available", |cluster| {
-                condition(cluster, "Available").starts_with("True/")
-            })
-        }))
-        .await?;
+        until_all(&clusters, names, "Available", |cluster| is_true(cluster, "Available")).await?;
         Ok(begun.elapsed())
     }
 
@@ -275,8 +371,9 @@ impl Fleet {
         Ok(versions)
     }
 
-    /// Deletes the Clusters, and nothing else; returns how long it took until they were gone.
-    async fn delete(&self, names: &[String]) -> Result<Duration> {
+    /// Deletes the Clusters, and nothing else, and finds nothing of them afterwards; each costs no more than it may.
+    async fn goes_without_a_trace(&self, environment: &Environment, names: &[String]) -> Result<()> {
+        let deleting = Timestamp::now();
         let begun = Instant::now();
         let clusters = self.ours(CLUSTER_API, "Cluster");
         try_join_all(
@@ -285,8 +382,14 @@ impl Fleet {
                 .map(|name| async { clusters.delete(name, &DeleteParams::background()).await }),
         )
         .await?;
-        try_join_all(names.iter().map(|name| until_gone(&clusters, name))).await?;
-        Ok(begun.elapsed())
+        until_all_gone(&clusters, names).await?;
+        println!(
+            "{} clusters are gone after {:.1} s",
+            names.len(),
+            begun.elapsed().as_secs_f64()
+        );
+        self.assert_nothing_left().await?;
+        assert_deletions_within_budget(environment, deleting, names.len())
     }
 
     async fn assert_nothing_left(&self) -> Result<()> {
@@ -299,7 +402,7 @@ impl Fleet {
                 .collect();
             if kind == "Secret" {
                 // Connection secrets go with their Workspaces, by Kubernetes' garbage collector, in its own time.
-                try_join_all(left.iter().map(|name| until_gone(&api, name))).await?;
+                until_all_gone(&api, &left).await?;
             } else {
                 assert!(
                     left.is_empty(),
@@ -368,6 +471,7 @@ fn own_requests(environment: &Environment, period: std::ops::Range<Timestamp>) -
 
 /// Requests by controller and kind of request.
 struct Cost {
+    clusters: usize,
     by_controller: BTreeMap<String, BTreeMap<&'static str, usize>>,
     /// Each controller's writes, by what is written.
     targets: BTreeMap<String, usize>,
@@ -376,8 +480,9 @@ struct Cost {
 impl Cost {
     const COLUMNS: [&str; 6] = ["WRITES", "REFUSED", "READS", "WATCHES", "EVENTS", "LEASES"];
 
-    fn of(requests: &[Request]) -> Self {
+    fn of(clusters: usize, requests: &[Request]) -> Self {
         let mut cost = Self {
+            clusters,
             by_controller: BTreeMap::new(),
             targets: BTreeMap::new(),
         };
@@ -409,11 +514,11 @@ impl Cost {
     }
 
     fn assert_writes_within(&self, per_cluster: usize) {
-        let writes = self.count("WRITES");
-        let allowed = per_cluster * CLUSTERS;
+        let (writes, clusters) = (self.count("WRITES"), self.clusters);
+        let allowed = per_cluster * clusters;
         assert!(
             writes <= allowed,
-            "{writes} writes for {CLUSTERS} clusters, {allowed} are allowed"
+            "{writes} writes for {clusters} clusters, {allowed} are allowed"
         );
     }
 
@@ -424,7 +529,7 @@ impl Cost {
                 .fold(format!("{who:<30}"), |row, cell| format!("{row}{cell:>9}"))
                 + "\n"
         };
-        let per_cluster = |count: usize| format!("{:.1}", count as f64 / CLUSTERS as f64);
+        let per_cluster = |count: usize| format!("{:.1}", count as f64 / self.clusters as f64);
         let mut table = row("WHO", Self::COLUMNS.map(str::to_owned).to_vec());
         for (controller, counts) in &self.by_controller {
             let cells = Self::COLUMNS.map(|column| counts.get(column).copied().unwrap_or_default().to_string());
