@@ -320,10 +320,11 @@ fn destroying_stage(seen: &Observed) -> Stage {
             let going = apply.metadata.deletion_timestamp.as_ref();
             let step = if apply.spec.retain_workspace_on_delete.unwrap_or_default() != retain {
                 Step::RetainApply(retain)
+            } else if HOLD.is_on(&apply.metadata) {
+                // Before the deletion, so that it is never held: an apply tells what holds it, and goes a pass later.
+                Step::ReleaseHold
             } else if going.is_none() {
                 Step::DeleteApply
-            } else if HOLD.is_on(&apply.metadata) {
-                Step::ReleaseHold
             } else {
                 Step::Nothing
             };

@@ -464,7 +464,7 @@ async fn an_absence_in_a_cache_is_no_absence() {
     live.control_planes.clear();
     assert_eq!(
         step(late.clone(), live.clone()).await,
-        Step::DeleteApply,
+        Step::ReleaseHold,
         "the apply is there"
     );
     live.apply = None;

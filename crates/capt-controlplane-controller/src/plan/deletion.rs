@@ -90,10 +90,11 @@ fn next(seen: &Observed, begun: Timestamp) -> (Step, Departure) {
     };
     match &seen.apply {
         Found::Present(apply) if !is_ours(&apply.metadata, seen.uid()) => waiting(let_go(seen), None, ""),
+        // Before the deletion, so that it is never held: an apply tells what holds it, and goes a pass later.
+        Found::Present(apply) if HOLD.is_on(&apply.metadata) => waiting(destroy(seen, Step::ReleaseApply), None, ""),
         Found::Present(apply) if apply.metadata.deletion_timestamp.is_none() => {
             waiting(destroy(seen, Step::DeleteApply), None, "")
         }
-        Found::Present(apply) if HOLD.is_on(&apply.metadata) => waiting(destroy(seen, Step::ReleaseApply), None, ""),
         Found::Present(apply) => match obstacle(apply) {
             Some((reason, "")) => waiting(Step::Nothing, reason, ""),
             Some((reason, message)) => waiting(Step::Nothing, reason, &format!(": {message}")),

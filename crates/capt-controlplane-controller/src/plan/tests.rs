@@ -927,8 +927,8 @@ fn a_pause_that_only_a_live_read_shows_stops_what_cannot_be_undone() {
         for name in ["captendpoint", "captsecrets"] {
             world.drop_finalizer(CONTROL_PLANE, &format!("controlplane.cluster.x-k8s.io/{name}"));
         }
-        if held {
-            world.delete(APPLY);
+        if !held {
+            world.drop_finalizer(APPLY, "controlplane.cluster.x-k8s.io/captcontrolplane-hold");
         }
         world
     };
@@ -1405,22 +1405,21 @@ fn the_order_of_deletion() {
         "capt-secrets",
     );
     world.drop_finalizer(CONTROL_PLANE, "controlplane.cluster.x-k8s.io/captsecrets");
+    let mut by_hand = world.clone();
+    by_hand.delete(APPLY);
+    for (what, world) in [("then EKS is let go", &world), ("also when it is going", &by_hand)] {
+        let name = "demo-cp-eks-controlplane-apply";
+        check_deletion(what, world, "ReleaseApply", "WaitingForWorkspace", name);
+    }
+    world.drop_finalizer(APPLY, "controlplane.cluster.x-k8s.io/captcontrolplane-hold");
     check_deletion(
-        "then EKS",
+        "and deleted",
         &world,
         "DeleteApply",
         "WaitingForWorkspace",
         "demo-cp-eks-controlplane-apply",
     );
     world.delete(APPLY);
-    check_deletion(
-        "whose hold goes",
-        &world,
-        "ReleaseApply",
-        "WaitingForWorkspace",
-        "demo-cp-eks-controlplane-apply",
-    );
-    world.drop_finalizer(APPLY, "controlplane.cluster.x-k8s.io/captcontrolplane-hold");
     check_deletion(
         "and which takes its time",
         &world,
@@ -1472,7 +1471,7 @@ fn a_deletion_needs_neither_cluster_nor_status() {
     world.remove(CLUSTER);
     world.remove(INFRASTRUCTURE);
     world.set(CONTROL_PLANE, "/status", json!({}));
-    assert_eq!(world.plan().step, Step::DeleteApply);
+    assert_eq!(world.plan().step, Step::ReleaseApply);
 }
 
 #[test]
@@ -1518,7 +1517,7 @@ fn a_late_deletion_is_told_and_goes_on() {
     for name in ["captendpoint", "captsecrets"] {
         world.drop_finalizer(CONTROL_PLANE, &format!("controlplane.cluster.x-k8s.io/{name}"));
     }
-    check_deletion("late, but going on", &world, "DeleteApply", "DeletionTimeout", "");
+    check_deletion("late, but going on", &world, "ReleaseApply", "DeletionTimeout", "");
 }
 
 #[test]
