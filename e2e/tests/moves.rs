@@ -66,8 +66,19 @@ async fn a_cluster_moves_and_is_neither_built_nor_destroyed_again() -> Result<()
     let states: Api<Secret> = Api::namespaced(new.client.clone(), STATE_NAMESPACE);
     let own = states.list(&ListParams::default().labels("tfstate=true")).await?.items;
     ensure!(own.is_empty(), "Terraform has begun again, with {} states", own.len());
+    left_to_themselves(&old).await?;
+
+    // The way back, and there again: each time what was let go is taken over once more.
+    for (from, to) in [(&new, &old), (&old, &new)] {
+        movable(from).await?;
+        from.clusterctl(&["move", &target(to)]).await?;
+        movable(to).await?;
+        left_to_themselves(from).await?;
+        Possessions::of(to).await?.must_equal(&before)?;
+    }
+    new.available(&NAMES).await?;
+    new.check_access(&NAMES).await?;
     let [vpc, eks] = new.workspaces(&NAMES);
-    left_to_themselves(&old, [&vpc, &eks]).await?;
 
     // What is left in the old home can go at any time, and takes nothing with it.
     delete_workspace(&old, &vpc).await?;
@@ -294,6 +305,23 @@ async fn goes_on_when_the_backend_is_declared_as_shared(old: &Bench, new: &Bench
     Ok(())
 }
 
+/// Waits until clusterctl takes the Cluster for complete, and Terraform has confirmed that it is.
+async fn movable(bench: &Bench) -> Result<()> {
+    for apply in applies() {
+        bench
+            .until(bench.applies(), &apply, "Ready", |apply| is_true(apply, "Ready"))
+            .await?;
+    }
+    let complete = |cluster: &DynamicObject| {
+        let provisioned = cluster.data.pointer("/status/initialization/infrastructureProvisioned");
+        is_true(cluster, "ControlPlaneInitialized") && provisioned == Some(&json!(true))
+    };
+    bench
+        .until(bench.clusters(), NAMES.cluster, "complete", complete)
+        .await
+        .map(drop)
+}
+
 fn applies() -> [String; 2] {
     [
         names::vpc_apply_name(NAMES.network),
@@ -311,9 +339,9 @@ fn is_let_go(workspace: &DynamicObject) -> bool {
 }
 
 /// What the old home still has of the cluster may look at it, and no more.
-async fn left_to_themselves(old: &Bench, workspaces: [&str; 2]) -> Result<()> {
-    for workspace in workspaces {
-        old.until(old.all_workspaces(), workspace, "let go", is_let_go).await?;
+async fn left_to_themselves(old: &Bench) -> Result<()> {
+    for workspace in old.workspaces(&NAMES) {
+        old.until(old.all_workspaces(), &workspace, "let go", is_let_go).await?;
     }
     let all = names_of(&old.all_workspaces().list(&ListParams::default()).await?.items);
     ensure!(all.len() == 2, "others than those of the cluster: {all:?}");
