@@ -365,9 +365,16 @@ async fn the_provider_goes_and_comes_back() -> Result<()> {
             ready_since(generation),
         )
         .await?;
-    // What was resumed says so for ever, on the Workspace.
+    // What was resumed says so for ever, on the Workspace and in the revision of its spec.
+    let applied = |apply: &DynamicObject| text(apply, "/status/lastAppliedRevision").to_owned();
+    let resumed = applied(&bench.applies().get(&apply).await?);
     let forget = json!({"metadata": {"annotations": {annotation::RESUMED: null}}});
     bench.patch(&bench.all_workspaces(), &eks, forget).await?;
+    bench
+        .until(bench.applies(), &apply, "applied anew", |apply| {
+            applied(apply) != resumed && is_true(apply, "Ready")
+        })
+        .await?;
     ends_like(&bench, undisturbed_in_existing_vpc().await?).await?;
 
     // A deletion while the provider is away waits for it.
