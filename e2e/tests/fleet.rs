@@ -65,6 +65,7 @@ const TERRAFORM: &str = "tf.upbound.io/v1beta1";
 
 #[tokio::test]
 async fn a_fleet_comes_up_rests_goes_and_survives_its_controllers() -> Result<()> {
+    let _turn = TURN.lock().await;
     let scratch = Scratch::named(PROGRAM, "test-fleet")?;
     let started = Timestamp::now();
     scratch.up(SIMULATOR)?;

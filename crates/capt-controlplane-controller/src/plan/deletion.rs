@@ -9,7 +9,8 @@ use capt_api::names::finalizer;
 use capt_api::reasons::{self, Weight};
 use capt_runtime::apply::is_ours;
 use capt_runtime::cache::Found;
-use jiff::Timestamp;
+use capt_runtime::controller::settles_at;
+use jiff::{SignedDuration, Timestamp};
 
 use super::status::{self, Departure};
 use super::{Plan, Step};
@@ -28,11 +29,11 @@ pub(super) fn plan(seen: &Observed, now: Timestamp) -> Plan {
     if !FINALIZERS.iter().any(|name| seen.has_finalizer(name)) {
         return Plan::leave_alone();
     }
-    let (mut step, mut departure) = next(seen, begun.0);
+    let (mut step, mut departure) = next(seen, begun.0, now);
     if let Some(refused) = &seen.refused {
         step = Step::Nothing;
         departure.message.clone_from(&refused.message);
-        departure.since = None;
+        departure.quiet_until = None;
         match refused.reason {
             Some(Ready::OwnershipConflict) => departure.reason = Deleting::OwnershipConflict,
             Some(Ready::AdmissionDenied) => departure.reason = Deleting::AdmissionDenied,
@@ -43,27 +44,21 @@ pub(super) fn plan(seen: &Observed, now: Timestamp) -> Plan {
     Plan { step, status, wake }
 }
 
-fn next(seen: &Observed, begun: Timestamp) -> (Step, Departure) {
-    // The two others need no more than a few requests.
-    let cleanup = |reason, message: &str| {
+fn next(seen: &Observed, begun: Timestamp, now: Timestamp) -> (Step, Departure) {
+    if let Some((reason, message)) = cleanup(seen) {
         let departure = Departure {
             reason,
-            message: message.into(),
-            since: Some(begun),
+            message,
+            // The two others need no more than a few requests each, so a wait that was told stands for both for a while.
+            quiet_until: match cleanup_told(seen) {
+                Some(told) => told
+                    .checked_add(CORRECTED_AFTER)
+                    .ok()
+                    .filter(|until| (told..*until).contains(&now)),
+                None => settles_at(Some(begun), now),
+            },
         };
-        (Step::Nothing, departure)
-    };
-    if seen.has_finalizer(finalizer::CAPT_ENDPOINT) {
-        return cleanup(
-            Deleting::WaitingForEndpointCleanup,
-            "waiting for capt-endpoint to clear the Cluster's endpoint",
-        );
-    }
-    if seen.has_finalizer(finalizer::CAPT_SECRETS) {
-        return cleanup(
-            Deleting::WaitingForSecretCleanup,
-            "waiting for capt-secrets to remove the copies of kubeconfig and CA",
-        );
+        return (Step::Nothing, departure);
     }
     if let Some(Live::LetGo {
         astray: Some(astray), ..
@@ -75,7 +70,7 @@ fn next(seen: &Observed, begun: Timestamp) -> (Step, Departure) {
                 "WorkspaceTemplateApply {astray} holds an EKS cluster of this object under a name that is not looked after: \
                  delete it, with spec.retainWorkspaceOnDelete if the cluster is to be kept"
             ),
-            since: None,
+            quiet_until: None,
         };
         return (Step::Nothing, departure);
     }
@@ -84,7 +79,7 @@ fn next(seen: &Observed, begun: Timestamp) -> (Step, Departure) {
         let departure = Departure {
             reason: reason.unwrap_or(Deleting::WaitingForWorkspace),
             message: format!("waiting for WorkspaceTemplateApply {name} to go{what}"),
-            since: None,
+            quiet_until: None,
         };
         (step, departure)
     };
@@ -103,6 +98,38 @@ fn next(seen: &Observed, begun: Timestamp) -> (Step, Departure) {
         Found::Unreadable(why) => waiting(Step::Nothing, None, &format!("; it cannot be read: {why}")),
         Found::Absent => waiting(let_go(seen), None, ""),
     }
+}
+
+/// How long a wait for the others has been told before it is corrected to what is left of it.
+const CORRECTED_AFTER: SignedDuration = SignedDuration::from_secs(30);
+
+/// What capt-endpoint and capt-secrets still have to do.
+fn cleanup(seen: &Observed) -> Option<(Deleting, String)> {
+    let endpoint = seen
+        .has_finalizer(finalizer::CAPT_ENDPOINT)
+        .then_some("capt-endpoint to clear the Cluster's endpoint");
+    let secrets = seen
+        .has_finalizer(finalizer::CAPT_SECRETS)
+        .then_some("capt-secrets to remove the copies of kubeconfig and CA");
+    let reason = match (endpoint, secrets) {
+        (Some(_), _) => Deleting::WaitingForEndpointCleanup,
+        (None, Some(_)) => Deleting::WaitingForSecretCleanup,
+        (None, None) => return None,
+    };
+    let whom: Vec<&str> = endpoint.into_iter().chain(secrets).collect();
+    Some((reason, format!("waiting for {}", whom.join(", and for "))))
+}
+
+/// When the wait for the others was told, if that is what is told now.
+fn cleanup_told(seen: &Observed) -> Option<Timestamp> {
+    let status = seen.control_plane.status.as_ref()?;
+    let told = conditions::find(&status.conditions, Deleting::TYPE)?;
+    let reason = Deleting::named(&told.reason)?;
+    matches!(
+        reason,
+        Deleting::WaitingForEndpointCleanup | Deleting::WaitingForSecretCleanup
+    )
+    .then_some(told.last_transition_time.0)
 }
 
 /// A step from which there is no way back. A pause that the caches do not show yet must be able to stop it.

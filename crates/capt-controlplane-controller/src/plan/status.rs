@@ -144,8 +144,8 @@ pub(super) fn of(seen: &Observed, situation: Situation, now: Timestamp) -> (Opti
 pub(super) struct Departure {
     pub(super) reason: Deleting,
     pub(super) message: String,
-    /// As in [`Situation`].
-    pub(super) since: Option<Timestamp>,
+    /// Until when it may pass by itself; `None` for what is told at once.
+    pub(super) quiet_until: Option<Timestamp>,
 }
 
 /// The status of a control plane that is being deleted; `None` while the stage it is in may still pass by itself. What was
@@ -161,7 +161,7 @@ pub(super) fn of_deletion(
     let clocks = clocks::run(seen, &[Wait::Deletion], if resumed { now } else { begun }, now);
     if clocks.expired.is_none()
         && !resumed
-        && let Some(settled) = settles_at(departure.since, now)
+        && let Some(settled) = departure.quiet_until
     {
         return (None, clocks::earlier(clocks.wake, settled));
     }

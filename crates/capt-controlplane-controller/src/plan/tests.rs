@@ -1384,6 +1384,30 @@ fn check_deletion(what: &str, world: &World, step: &str, reason: &str, words: &s
 }
 
 #[test]
+fn a_wait_that_was_told_stands_for_both_of_the_others_for_a_while() {
+    let mut world = World::ready();
+    world.delete(CONTROL_PLANE);
+    world.wait_until_settled();
+    let both =
+        "capt-endpoint to clear the Cluster's endpoint, and for capt-secrets to remove the copies of kubeconfig and CA";
+    check_deletion("both", &world, "Nothing", "WaitingForEndpointCleanup", both);
+    world.report();
+    let told = world.now;
+    world.drop_finalizer(CONTROL_PLANE, "controlplane.cluster.x-k8s.io/captendpoint");
+    world.wait_until_settled();
+    let corrected = told + SignedDuration::from_secs(30);
+    assert_eq!(world.silent_until(), Some(corrected), "the other one is nearly done");
+    world.wait_minutes(1);
+    check_deletion(
+        "or not",
+        &world,
+        "Nothing",
+        "WaitingForSecretCleanup",
+        "waiting for capt-secrets",
+    );
+}
+
+#[test]
 fn the_order_of_deletion() {
     let mut world = World::ready();
     world.delete(CONTROL_PLANE);
