@@ -80,7 +80,7 @@ advisories: $(DENY) ## Check the dependencies for known vulnerabilities (fetches
 ##@ Test
 
 .PHONY: test
-test: lint test-generated test-unit test-e2e ## Everything that a change has to pass
+test: lint test-generated test-unit test-e2e test-chart ## Everything that a change has to pass
 
 .PHONY: test-full
 test-full: export PROPTEST_CASES = 5000
@@ -105,9 +105,33 @@ test-e2e: programs ## Tests on a real control plane of their own (T=name runs on
 	@$(CARGO) test --package capt-e2e --locked --no-run
 	@$(E2E) run -- $(CARGO) test --package capt-e2e --locked --no-fail-fast $(if $(T),--test $(T),--test '*')
 
+.PHONY: test-chart
+test-chart: export CAPT_IMAGES = $(CURDIR)/dist/test-images
+test-chart: programs ## The chart on a real node, with the programs just built as images (T=name runs one test); SKIPPED where there can be none
+	@$(CARGO) test --package capt-e2e --locked --test node --no-run
+	@if $(E2E) check-node; then \
+	  BINARIES=$(dir $(E2E)) OUT="$$CAPT_IMAGES" images/build.sh && \
+	  $(CARGO) test --package capt-e2e --locked --test node -- --ignored --test-threads=1 $(T); \
+	else \
+	  printf '\nSKIPPED: this machine can have no node, for the reason above. The chart is NOT tested on one.\n\n' >&2; \
+	fi
+
 .PHONY: test-faults
 test-faults: programs ## Every fault at every write of every controller, 25 minutes (FAULTS="capt-endpoint kill-after 3" runs one)
 	@$(CARGO) test --package capt-e2e --locked --test faults -- --ignored --nocapture
+
+##@ Node
+
+.PHONY: node-up
+node-up: programs ## The same as `up` with a real node, where the controllers run as pods; needs root
+	@$(E2E) up --node
+
+.PHONY: install
+install: programs images ## Install this tree's chart and images on that node by Helm, or upgrade them (VALUES=file)
+	@$(E2E) install $(if $(VALUES),--values $(VALUES))
+
+.PHONY: node-down
+node-down: down ## Remove the node with everything that it made on this machine, and end the rest of the environment
 
 ##@ Chart
 

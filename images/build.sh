@@ -5,6 +5,7 @@
 #   TAG       their tag; the version of the workspace if not set
 #   BASE      the image below; if not set, one is put together from packages of this machine's distribution
 #   PROFILE   release, or dev for a quick look
+#   BINARIES  a directory with the programs, compiled already; they are compiled here if not set
 #   OUT       where the archives go
 #   PUSH      push the images to REGISTRY when set
 set -euo pipefail
@@ -29,9 +30,12 @@ trap 'rm -rf "$work"' EXIT
 export STORAGE_DRIVER=vfs
 buildah() { command buildah --root "$work/storage" --runroot "$work/run" "$@"; }
 
-# Package by package: in a build of the whole workspace, features that only tests need would be in the binaries.
-${CARGO:-cargo} build --locked --profile "$profile" "${programs[@]/#/--package=}"
-built=${CARGO_TARGET_DIR:-target}/$([ "$profile" = dev ] && echo debug || echo "$profile")
+built=${BINARIES:-}
+if [ -z "$built" ]; then
+  # Package by package: in a build of the whole workspace, features that only tests need would be in the binaries.
+  ${CARGO:-cargo} build --locked --profile "$profile" "${programs[@]/#/--package=}"
+  built=${CARGO_TARGET_DIR:-target}/$([ "$profile" = dev ] && echo debug || echo "$profile")
+fi
 
 # glibc, libgcc_s and the usual authorities, from the packages of the machine that compiled: never older than the binary needs.
 local_base() {
@@ -57,7 +61,8 @@ fi
 mkdir -p "$out" "$work/context"
 cp LICENSE "$work/context"
 for program in "${programs[@]}"; do
-  cp "$built/$program" "$work/context"
+  # A release has no symbols already; those of other builds would make up most of the image.
+  strip -o "$work/context/$program" "$built/$program"
   image=$registry/$program:$tag
   buildah bud --isolation chroot --quiet --file images/Dockerfile --build-arg "BASE=$base" \
     --build-arg "PROGRAM=$program" --build-arg "VERSION=$version" --build-arg "REVISION=$revision" \

@@ -8,6 +8,7 @@ use anyhow::{Context, Result};
 use capt_runtime::rbac::Rule;
 
 use crate::environment::{Environment, Port, Settings};
+use crate::node;
 use crate::probe::Probe;
 use crate::process::MARK;
 use crate::tools::Toolbox;
@@ -78,6 +79,10 @@ pub const SHUTDOWN: &[&[&str]] = &[
         SECRETS_CONTROLLER,
         WORKSPACE_CONTROLLER,
     ],
+    // The kubelet first: it would start again what ends below it.
+    &[node::SCHEDULER, node::KUBELET, node::PROXY],
+    &[node::CONTAINERD],
+    &[node::NAMESPACES],
     &[PROVIDER, SIMULATOR],
     &[CORE, CONTROLLER_MANAGER],
     &[API_SERVER],
@@ -96,6 +101,9 @@ pub const IDENTITIES: &[(&str, &str)] = &[
     (ENDPOINT_CONTROLLER, ""),
     (SECRETS_CONTROLLER, ""),
     (WORKSPACE_CONTROLLER, ""),
+    (node::IDENTITY, "system:nodes"),
+    (node::PROXY_IDENTITY, ""),
+    (node::SCHEDULER_IDENTITY, ""),
 ];
 
 /// Namespace of Terraform's state and locks.
@@ -145,9 +153,10 @@ impl Parts<'_> {
 
     pub fn api_server(&self) -> Result<Component> {
         let authority = self.environment.authority()?;
+        let address = self.settings.api_address();
         let serving = authority.server(
             API_SERVER,
-            &["localhost", "kubernetes.default.svc", "127.0.0.1", "198.18.0.1"],
+            &["localhost", "kubernetes.default.svc", "127.0.0.1", "198.18.0.1", &address],
         )?;
         let accounts = authority.service_accounts()?;
         let port = self.port(Port::ApiServer)?;
@@ -169,13 +178,27 @@ impl Parts<'_> {
             "audit-log-path",
             self.environment.path("logs/audit.log").display(),
         ));
+        command.arg(flag("bind-address", &address));
+        // blockOwnerDeletion then needs a permission, as on hardened clusters.
+        let mut admission = "OwnerReferencesPermissionEnforcement".to_owned();
+        let mut authorization = "RBAC";
+        if self.settings.node().is_some() {
+            // A kubelet may do what concerns its own node and pods.
+            admission.push_str(",NodeRestriction");
+            authorization = "Node,RBAC";
+            let client = authority.client(node::KUBELET_CLIENT)?;
+            command
+                .arg(flag("kubelet-client-certificate", client.certificate.display()))
+                .arg(flag("kubelet-client-key", client.key.display()))
+                .arg(flag("kubelet-certificate-authority", authority.certificate_file().display()))
+                .arg("--kubelet-preferred-address-types=InternalIP");
+        }
+        command
+            .arg(flag("enable-admission-plugins", admission))
+            .arg(flag("authorization-mode", authorization));
         command.args([
-            "--bind-address=127.0.0.1",
-            "--authorization-mode=RBAC",
             "--service-account-issuer=https://kubernetes.default.svc",
             "--service-cluster-ip-range=198.18.0.0/16",
-            // blockOwnerDeletion then needs a permission, as on hardened clusters.
-            "--enable-admission-plugins=OwnerReferencesPermissionEnforcement",
             "--audit-log-maxsize=1024",
             "--profiling=false",
         ]);
@@ -183,7 +206,7 @@ impl Parts<'_> {
             name: API_SERVER,
             version: self.tools.version(API_SERVER).to_owned(),
             command,
-            probe: Probe::https(format!("https://127.0.0.1:{port}/readyz"), authority.certificate()),
+            probe: Probe::https(format!("{}/readyz", self.settings.api_server()?), authority.certificate()),
             ports: vec![port],
         })
     }
@@ -336,11 +359,11 @@ impl Parts<'_> {
         self.settings.port(port)
     }
 
-    fn command(&self, program: &str) -> Result<Command> {
+    pub(crate) fn command(&self, program: &str) -> Result<Command> {
         Ok(self.marked(self.tools.program(program)?.to_path_buf()))
     }
 
-    fn marked(&self, program: PathBuf) -> Command {
+    pub(crate) fn marked(&self, program: PathBuf) -> Command {
         let mut command = Command::new(program);
         // What the caller has in its environment must not change what runs here.
         for variable in ["KUBECONFIG", "RUST_LOG", "GODEBUG"] {
@@ -383,6 +406,6 @@ rules:
 - level: Metadata
 ";
 
-fn flag(name: &str, value: impl std::fmt::Display) -> String {
+pub(crate) fn flag(name: &str, value: impl std::fmt::Display) -> String {
     format!("--{name}={value}")
 }

@@ -11,6 +11,7 @@ use nix::fcntl::{Flock, FlockArg};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
+use crate::node::{self, Network};
 use crate::pki::{Authority, write_private};
 use crate::process::{self, Process};
 
@@ -33,10 +34,11 @@ pub enum Port {
     EndpointController,
     SecretsController,
     WorkspaceController,
+    Scheduler,
 }
 
 impl Port {
-    const ALL: [Self; 12] = [
+    const ALL: [Self; 13] = [
         Self::EtcdClient,
         Self::EtcdPeer,
         Self::ApiServer,
@@ -49,6 +51,7 @@ impl Port {
         Self::EndpointController,
         Self::SecretsController,
         Self::WorkspaceController,
+        Self::Scheduler,
     ];
 }
 
@@ -68,6 +71,9 @@ pub struct Settings {
     ports: BTreeMap<Port, u16>,
     /// A bearer token per identity.
     tokens: BTreeMap<String, String>,
+    /// Where its node is, when it has one.
+    #[serde(default)]
+    node: Option<Network>,
 }
 
 impl Settings {
@@ -78,8 +84,18 @@ impl Settings {
             .with_context(|| format!("this environment was made by an older version and has no port for {port:?}: run `make down`, then `make up`"))
     }
 
+    pub fn node(&self) -> Option<Network> {
+        self.node
+    }
+
+    /// Where the API server listens: on the cable to the node, where there is one, and never where strangers are.
+    pub fn api_address(&self) -> String {
+        self.node
+            .map_or_else(|| "127.0.0.1".to_owned(), |network| network.machine().to_string())
+    }
+
     pub fn api_server(&self) -> Result<String> {
-        Ok(format!("https://127.0.0.1:{}", self.port(Port::ApiServer)?))
+        Ok(format!("https://{}:{}", self.api_address(), self.port(Port::ApiServer)?))
     }
 
     pub fn token(&self, identity: &str) -> Result<&str> {
@@ -169,8 +185,8 @@ impl Environment {
         self.read("settings.json")
     }
 
-    /// Opens the settings, choosing ports and tokens the first time.
-    pub fn prepare(&self, identities: &[&str]) -> Result<Settings> {
+    /// Opens the settings, choosing ports, tokens and the node's addresses the first time.
+    pub fn prepare(&self, identities: &[&str], with_node: bool) -> Result<Settings> {
         for dir in ["run", "logs", "etcd", "pki", "kubeconfigs", "bin", "terraform"] {
             fs::create_dir_all(self.path(dir))?;
         }
@@ -181,10 +197,18 @@ impl Environment {
                     .iter()
                     .map(|identity| (identity.to_string(), token()))
                     .collect(),
+                node: with_node.then(Network::free).transpose()?,
             };
             self.write("settings.json", &settings)?;
         }
-        self.settings()
+        let settings = self.settings()?;
+        if with_node && settings.node.is_none() {
+            bail!(
+                "the environment `{}` runs without a node, and its API server is not where one could reach it: run `make down`, then `make node-up`",
+                self.name
+            );
+        }
+        Ok(settings)
     }
 
     pub fn authority(&self) -> Result<Authority> {
@@ -231,6 +255,7 @@ impl Environment {
             ended += running.len();
             futures::future::join_all(running.iter().map(|process| process.stop(Duration::from_secs(5)))).await;
         }
+        node::remove_cgroups(self).await?;
         // What the parts started in turn: Terraform, and the clusters of the local cloud.
         let left = process::marked(&self.dir);
         ended += left.len();

@@ -8,6 +8,7 @@ pub mod environment;
 pub mod faults;
 pub mod logs;
 pub mod manifests;
+pub mod node;
 pub mod packages;
 pub mod pki;
 pub mod probe;

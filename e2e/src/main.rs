@@ -1,11 +1,12 @@
 //! The environment behind the make targets: `make up`, `status`, `logs`, `cloud`, `requests`, `down`.
 
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 use anyhow::Result;
 use capt_e2e::environment::{Environment, Provider};
 use capt_e2e::tools::Toolbox;
-use capt_e2e::{audit, cloud, components, demo, logs, packages, simulator, status, up};
+use capt_e2e::{audit, cloud, components, demo, logs, node, packages, simulator, status, up};
 use clap::{Parser, Subcommand};
 use tokio::signal::unix::{SignalKind, signal};
 
@@ -27,6 +28,20 @@ enum Command {
         /// Who reconciles Workspaces.
         #[arg(long, env = "PROVIDER", value_enum, default_value = "terraform")]
         provider: Provider,
+        /// With a real node; the controllers then come as pods, by `install`.
+        #[arg(long)]
+        node: bool,
+    },
+    /// Find out whether this machine can have a node, by trying; nothing is left of the trial.
+    CheckNode,
+    /// Install this tree's chart on the node, with this tree's images, and wait until every pod is ready.
+    Install {
+        /// Where `make images` has put them.
+        #[arg(long, default_value = "dist/images")]
+        images: PathBuf,
+        /// Values of the chart, as for Helm; may be given several times.
+        #[arg(long, short = 'f')]
+        values: Vec<PathBuf>,
     },
     /// Start the environment if need be, make a cluster from docs/examples/local and show it coming up.
     Demo {
@@ -90,19 +105,23 @@ async fn main() -> ExitCode {
 async fn run(cli: Cli) -> Result<ExitCode> {
     let environment = Environment::named(&cli.env)?;
     match cli.command {
-        Command::Up { provider } => {
+        Command::Up { provider, node } => {
             let _lock = environment.lock()?;
-            unless_interrupted(&environment, bring_up(&environment, provider)).await?;
+            unless_interrupted(&environment, bring_up(&environment, provider, node)).await?;
             println!(
                 "\nThe environment `{}` is up. Use it with\n\n    export KUBECONFIG={}\n",
                 environment.name(),
                 environment.kubeconfig().display()
             );
         }
+        Command::CheckNode => node::check().await?,
+        Command::Install { images, values } => {
+            print!("{}", node::install::install(&environment, &images, &values).await?);
+        }
         Command::Demo { delete: true } => demo::delete(&environment).await?,
         Command::Demo { delete: false } => {
             let lock = environment.lock()?;
-            unless_interrupted(&environment, bring_up(&environment, Provider::Terraform)).await?;
+            unless_interrupted(&environment, bring_up(&environment, Provider::Terraform, false)).await?;
             drop(lock);
             demo::create(&environment, &Toolbox::ready(environment.cache()).await?).await?;
         }
@@ -142,10 +161,16 @@ async fn run(cli: Cli) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-async fn bring_up(environment: &Environment, provider: Provider) -> Result<()> {
-    packages::ready().await?;
-    let tools = Toolbox::ready(environment.cache()).await?;
-    up::up(environment, &tools, provider).await
+async fn bring_up(environment: &Environment, provider: Provider, with_node: bool) -> Result<()> {
+    packages::ready(packages::OF_PROVIDER).await?;
+    let has_node = environment.exists() && environment.settings()?.node().is_some();
+    let tools = if with_node || has_node {
+        node::check().await?;
+        Toolbox::with_node(environment.cache()).await?
+    } else {
+        Toolbox::ready(environment.cache()).await?
+    };
+    up::up(environment, &tools, provider, with_node).await
 }
 
 /// Runs a command in a fresh environment; its exit code becomes ours.
@@ -153,7 +178,7 @@ async fn run_inside(environment: &Environment, provider: Provider, command: &[St
     let _lock = environment.lock()?;
     environment.destroy(components::SHUTDOWN).await?;
     let outcome = unless_interrupted(environment, async {
-        bring_up(environment, provider).await?;
+        bring_up(environment, provider, false).await?;
         let (program, arguments) = command
             .split_first()
             .ok_or_else(|| anyhow::anyhow!("no command to run"))?;

@@ -16,10 +16,15 @@ const MANAGER: &str = "capt-e2e";
 
 /// The YAML files of a directory, in order.
 pub fn files(dir: &Path) -> Result<Vec<PathBuf>> {
+    files_ending(dir, "yaml")
+}
+
+/// The files of a directory with this extension, in order.
+pub fn files_ending(dir: &Path, extension: &str) -> Result<Vec<PathBuf>> {
     let mut files: Vec<PathBuf> = std::fs::read_dir(dir)
         .with_context(|| format!("cannot read {}", dir.display()))?
         .filter_map(|entry| entry.ok().map(|entry| entry.path()))
-        .filter(|path| path.extension().is_some_and(|extension| extension == "yaml"))
+        .filter(|path| path.extension().is_some_and(|its| its == extension))
         .collect();
     files.sort();
     Ok(files)

@@ -7,8 +7,11 @@ use tokio::process::Command;
 
 use crate::progress::Step;
 
-/// What provider-terraform runs by absolute path, and the Debian package that has it.
-const NEEDED: &[(&str, &str)] = &[
+/// A program, and the Debian package that has it.
+pub type Needed = (&'static str, &'static str);
+
+/// What provider-terraform runs by absolute path.
+pub const OF_PROVIDER: &[Needed] = &[
     ("/usr/bin/find", "findutils"),
     ("/usr/bin/md5sum", "coreutils"),
     ("/usr/bin/sort", "coreutils"),
@@ -16,8 +19,8 @@ const NEEDED: &[(&str, &str)] = &[
 ];
 
 /// Installs what is missing when it may, and otherwise says what to install.
-pub async fn ready() -> Result<()> {
-    let mut missing: Vec<&str> = NEEDED
+pub async fn ready(needed: &[Needed]) -> Result<()> {
+    let mut missing: Vec<&str> = needed
         .iter()
         .filter(|(program, _)| !Path::new(program).exists())
         .map(|(_, package)| *package)

@@ -62,6 +62,15 @@ impl Authority {
 
     /// A serving certificate for these names and addresses; kept when it exists.
     pub fn server(&self, name: &str, alternative_names: &[&str]) -> Result<Pair> {
+        self.sign(name, alternative_names, ExtendedKeyUsagePurpose::ServerAuth)
+    }
+
+    /// A certificate with which somebody of this name asks others; kept when it exists.
+    pub fn client(&self, name: &str) -> Result<Pair> {
+        self.sign(name, &[], ExtendedKeyUsagePurpose::ClientAuth)
+    }
+
+    fn sign(&self, name: &str, alternative_names: &[&str], usage: ExtendedKeyUsagePurpose) -> Result<Pair> {
         let pair = Pair {
             certificate: self.dir.join(format!("{name}.crt")),
             key: self.dir.join(format!("{name}.key")),
@@ -72,7 +81,7 @@ impl Authority {
             params.distinguished_name.push(DnType::CommonName, name);
             params.use_authority_key_identifier_extension = true;
             params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
-            params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth];
+            params.extended_key_usages = vec![usage];
             let key = KeyPair::generate()?;
             fs::write(&pair.certificate, params.signed_by(&key, &self.issuer)?.pem())?;
             write_private(&pair.key, &key.serialize_pem())?;

@@ -79,9 +79,19 @@ impl Process {
     pub async fn stop(&self, grace: Duration) {
         self.signal(Signal::SIGTERM);
         if !self.wait_for_end(grace).await {
-            self.signal(Signal::SIGKILL);
-            self.wait_for_end(Duration::from_secs(10)).await;
+            self.kill().await;
         }
+    }
+
+    /// Ends the process without asking.
+    pub async fn kill(&self) {
+        self.signal(Signal::SIGKILL);
+        self.wait_for_end(Duration::from_secs(10)).await;
+    }
+
+    /// Whether the program's name begins like this; the kernel keeps 15 letters of it.
+    pub fn is_named(&self, prefix: &str) -> bool {
+        fs::read_to_string(format!("/proc/{}/comm", self.pid)).is_ok_and(|name| name.starts_with(prefix))
     }
 
     async fn wait_for_end(&self, limit: Duration) -> bool {

@@ -11,7 +11,10 @@ use crate::tools::Toolbox;
 /// Prints the table; fails when something that should run is not ready.
 pub async fn show(environment: &Environment) -> Result<ExitCode> {
     let settings = environment.settings()?;
-    let tools = Toolbox::ready(environment.cache()).await?;
+    let tools = match settings.node() {
+        Some(_) => Toolbox::with_node(environment.cache()).await?,
+        None => Toolbox::ready(environment.cache()).await?,
+    };
     let parts = Parts {
         environment,
         settings: &settings,
@@ -80,7 +83,10 @@ impl Parts<'_> {
             self.core()?,
         ];
         all.push(if simulated { self.simulator()? } else { self.provider()? });
-        all.extend(self.controllers()?);
+        match self.settings.node() {
+            Some(network) => all.extend(self.node(network)?),
+            None => all.extend(self.controllers()?),
+        }
         Ok(all)
     }
 }

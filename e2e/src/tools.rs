@@ -35,6 +35,13 @@ struct Program {
     package: &'static str,
 }
 
+/// Without these the server calls itself v0.0.0, and clients that ask for its version give up.
+const KUBERNETES_VERSION: &[(&str, &str)] = &[
+    ("k8s.io/component-base/version.gitVersion", "{version}"),
+    ("k8s.io/component-base/version.gitMajor", "1"),
+    ("k8s.io/component-base/version.gitMinor", "{minor}"),
+];
+
 const GROUPS: &[Group] = &[
     Group {
         name: "etcd",
@@ -64,12 +71,7 @@ const GROUPS: &[Group] = &[
             },
         ],
         manifests: &[],
-        // Without these the server calls itself v0.0.0, and clients that ask for its version give up.
-        link: &[
-            ("k8s.io/component-base/version.gitVersion", "{version}"),
-            ("k8s.io/component-base/version.gitMajor", "1"),
-            ("k8s.io/component-base/version.gitMinor", "{minor}"),
-        ],
+        link: KUBERNETES_VERSION,
     },
     Group {
         name: "cluster-api",
@@ -117,6 +119,50 @@ const GROUPS: &[Group] = &[
     },
 ];
 
+/// What a node needs besides; the environment runs without it.
+const NODE_GROUPS: &[Group] = &[
+    Group {
+        name: "kubernetes",
+        module: "k8s.io/kubernetes",
+        programs: &[
+            Program {
+                name: "kubelet",
+                package: "k8s.io/kubernetes/cmd/kubelet",
+            },
+            Program {
+                name: "kube-proxy",
+                package: "k8s.io/kubernetes/cmd/kube-proxy",
+            },
+            Program {
+                name: "kube-scheduler",
+                package: "k8s.io/kubernetes/cmd/kube-scheduler",
+            },
+        ],
+        manifests: &[],
+        link: KUBERNETES_VERSION,
+    },
+    Group {
+        name: "containerd",
+        module: "github.com/containerd/containerd/v2",
+        programs: &[
+            Program {
+                name: "containerd",
+                package: "github.com/containerd/containerd/v2/cmd/containerd",
+            },
+            Program {
+                name: "containerd-shim-runc-v2",
+                package: "github.com/containerd/containerd/v2/cmd/containerd-shim-runc-v2",
+            },
+            Program {
+                name: "ctr",
+                package: "github.com/containerd/containerd/v2/cmd/ctr",
+            },
+        ],
+        manifests: &[],
+        link: &[("github.com/containerd/containerd/v2/version.Version", "{version}")],
+    },
+];
+
 /// What the chart is tested and installed with; the environment runs without it.
 const CHART_GROUPS: &[Group] = &[
     Group {
@@ -154,6 +200,8 @@ const CHART_GROUPS: &[Group] = &[
 
 /// Free space that a cold build needs: the Go caches grow to about 13 GB, the programs to half a gigabyte.
 const SPACE_TO_BUILD: u64 = 16 << 30;
+/// The same for a node, whose programs share most of their code with the control plane.
+const SPACE_TO_BUILD_FOR_NODE: u64 = 4 << 30;
 /// The same for what the chart needs: Helm shares most of its dependencies with nobody, but is small.
 const SPACE_TO_BUILD_FOR_CHART: u64 = 4 << 30;
 /// Free space that a running environment needs for its data and logs.
@@ -199,6 +247,15 @@ impl Toolbox {
     /// Finds every program of the environment in the cache and builds those that are missing.
     pub async fn ready(cache: &Path) -> Result<Self> {
         Self::of(GROUPS, SPACE_TO_BUILD, cache).await
+    }
+
+    /// The same with a node's programs.
+    pub async fn with_node(cache: &Path) -> Result<Self> {
+        let mut tools = Self::ready(cache).await?;
+        let node = Self::of(NODE_GROUPS, SPACE_TO_BUILD_FOR_NODE, cache).await?;
+        tools.programs.extend(node.programs);
+        tools.versions.extend(node.versions);
+        Ok(tools)
     }
 
     /// The same for what the chart needs: Helm, and the CRDs of the Prometheus operator.
@@ -512,7 +569,7 @@ mod tests {
 
     #[test]
     fn every_group_is_pinned() {
-        for group in GROUPS.iter().chain(CHART_GROUPS) {
+        for group in GROUPS.iter().chain(NODE_GROUPS).chain(CHART_GROUPS) {
             let pin = Pin::read(group).unwrap();
             assert!(pin.key.starts_with(&format!("{}-v", group.name)), "{}", pin.key);
         }

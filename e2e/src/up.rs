@@ -17,14 +17,15 @@ use crate::cloud;
 use crate::components::{self, Component, Parts, STATE_NAMESPACE};
 use crate::environment::{Environment, Port, Provider, Record, Settings, is_free};
 use crate::manifests;
+use crate::node;
 use crate::process::Process;
 use crate::progress::Step;
 use crate::tools::Toolbox;
 
-/// Brings everything up, or what died of it.
-pub async fn up(environment: &Environment, tools: &Toolbox, provider: Provider) -> Result<()> {
+/// Brings everything up, or what died of it. An environment that has a node runs no controllers: they come as pods.
+pub async fn up(environment: &Environment, tools: &Toolbox, provider: Provider, with_node: bool) -> Result<()> {
     let identities: Vec<&str> = components::IDENTITIES.iter().map(|(identity, _)| *identity).collect();
-    let settings = environment.prepare(&identities)?;
+    let settings = environment.prepare(&identities, with_node)?;
     let parts = Parts {
         environment,
         settings: &settings,
@@ -32,6 +33,11 @@ pub async fn up(environment: &Environment, tools: &Toolbox, provider: Provider) 
     };
     environment.credential(&settings, "admin")?;
     install_cloud_command(environment, tools)?;
+    if let Some(network) = settings.node() {
+        // The API server listens on the cable, so that comes first.
+        start(environment, node::namespaces(&parts)?).await?;
+        node::furnish(environment, network).await?;
+    }
 
     start(environment, parts.etcd()?).await?;
     start(environment, parts.api_server()?).await?;
@@ -57,14 +63,25 @@ pub async fn up(environment: &Environment, tools: &Toolbox, provider: Provider) 
         cloud::heal(environment),
     )?;
 
-    let step = Step::start("webhooks, Terraform backend, local cloud");
+    let step = Step::start("webhooks, Terraform backend");
     finish_api(&client, environment, &settings, tools).await?;
     step.done();
 
-    for controller in parts.controllers()? {
-        start(environment, controller).await?;
+    let Some(network) = settings.node() else {
+        apply_templates(&client).await?;
+        for controller in parts.controllers()? {
+            start(environment, controller).await?;
+        }
+        return Ok(());
+    };
+    for component in parts.node(network)? {
+        let is_containerd = component.name == node::CONTAINERD;
+        start(environment, component).await?;
+        if is_containerd {
+            node::images::pause(environment, tools).await?;
+        }
     }
-    Ok(())
+    node::ready(&client).await
 }
 
 /// A client with the rights of a kubeconfig file.
@@ -169,12 +186,14 @@ async fn prepare_api(client: &Client, environment: &Environment, settings: &Sett
     for file in tools.manifests("provider-terraform", "package/crds")? {
         crds.extend(manifests::read(&file)?);
     }
-    for file in manifests::files(&repository("crds"))? {
-        crds.extend(manifests::read(&file)?);
-    }
-    let namespaces = [STATE_NAMESPACE, components::CONTROLLER_NAMESPACE];
-    let namespaces =
-        namespaces.map(|name| json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}}));
+    // Where controllers run as pods they have to do with the least.
+    let security = match settings.node() {
+        Some(_) => json!({"pod-security.kubernetes.io/enforce": "restricted"}),
+        None => json!({}),
+    };
+    let controllers = json!({"name": components::CONTROLLER_NAMESPACE, "labels": security});
+    let namespaces = [json!({"name": STATE_NAMESPACE}), controllers]
+        .map(|metadata| json!({"apiVersion": "v1", "kind": "Namespace", "metadata": metadata}));
     // Core and the Terraform provider are not what is tested here: they may do everything.
     let mut permissions = vec![bind(
         None,
@@ -183,7 +202,32 @@ async fn prepare_api(client: &Client, environment: &Environment, settings: &Sett
         "Group",
         "capt:environment",
     )];
-    // Each controller may do exactly what its own rules say, so that a missing permission shows at once.
+    if settings.node().is_some() {
+        // The controllers' CRDs and permissions come with the chart.
+        permissions.push(bind(
+            None,
+            node::KUBELET_CLIENT,
+            "system:kubelet-api-admin",
+            "User",
+            node::KUBELET_CLIENT,
+        ));
+    } else {
+        for file in manifests::files(&repository("crds"))? {
+            crds.extend(manifests::read(&file)?);
+        }
+        permissions.extend(permissions_of_controllers()?);
+    }
+    manifests::apply(client, namespaces.to_vec()).await?;
+    tokio::try_join!(
+        manifests::apply_crds(client, crds),
+        manifests::apply(client, permissions)
+    )?;
+    Ok(())
+}
+
+/// Each controller may do exactly what its own rules say, so that a missing permission shows at once.
+fn permissions_of_controllers() -> Result<Vec<Value>> {
+    let mut permissions = Vec::new();
     for own in components::CONTROLLERS {
         permissions.push(with_type("ClusterRole", rbac::cluster_role(own.name, own.everywhere))?);
         permissions.push(bind(None, own.name, own.name, "User", own.name));
@@ -199,12 +243,7 @@ async fn prepare_api(client: &Client, environment: &Environment, settings: &Sett
             own.name,
         ));
     }
-    manifests::apply(client, namespaces.to_vec()).await?;
-    tokio::try_join!(
-        manifests::apply_crds(client, crds),
-        manifests::apply(client, permissions)
-    )?;
-    Ok(())
+    Ok(permissions)
 }
 
 fn with_type(kind: &str, role: impl serde::Serialize) -> Result<Value> {
@@ -273,6 +312,12 @@ async fn finish_api(client: &Client, environment: &Environment, settings: &Setti
             "spec": {"pluginCache": false, "configuration": backend},
         }));
     }
+    manifests::apply(client, objects).await
+}
+
+/// The templates of the local cloud, in the namespace that the examples are for.
+pub(crate) async fn apply_templates(client: &Client) -> Result<()> {
+    let mut objects = Vec::new();
     for file in manifests::files(&repository("docs/examples/local/templates"))? {
         objects.extend(manifests::read(&file)?);
     }
@@ -311,6 +356,7 @@ fn webhook_client(environment: &Environment, settings: &Settings, path: &str) ->
     Ok(json!({"url": format!("https://127.0.0.1:{}{path}", settings.port(Port::CoreWebhook)?), "caBundle": authority}))
 }
 
-fn repository(relative: &str) -> PathBuf {
+/// A file of this tree.
+pub fn repository(relative: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("..").join(relative)
 }

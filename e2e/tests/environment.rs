@@ -270,7 +270,7 @@ async fn an_interrupted_start_leaves_nothing_running() -> Result<()> {
 async fn a_taken_port_is_named_with_a_way_out() -> Result<()> {
     let scratch = Scratch::named(PROGRAM, "test-port")?;
     let identities: Vec<&str> = components::IDENTITIES.iter().map(|(identity, _)| *identity).collect();
-    let settings = scratch.environment.prepare(&identities)?;
+    let settings = scratch.environment.prepare(&identities, false)?;
     let port = settings.port(Port::EtcdClient)?;
     let _taken = std::net::TcpListener::bind(("127.0.0.1", port))?;
     let output = program(scratch.environment.name(), &["up"])?;

@@ -1,0 +1,206 @@
+//! A management cluster with a node, and this tree's chart on it.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail, ensure};
+use capt_e2e::components::CONTROLLER_NAMESPACE;
+use capt_e2e::node::install::RELEASE;
+use capt_e2e::testing::Scratch;
+use capt_e2e::tools::Toolbox;
+use capt_e2e::up;
+use futures::TryStreamExt;
+use k8s_openapi::api::coordination::v1::Lease;
+use k8s_openapi::api::core::v1::Pod;
+use kube::api::ListParams;
+use kube::runtime::{WatchStreamExt, watcher};
+use kube::{Api, Client, ResourceExt};
+use serde_json::Value;
+
+/// The controllers, by the names of their Deployments' pods, Leases and images.
+pub(crate) const CONTROLLERS: [&str; 5] = [
+    "capt-cluster-controller",
+    "capt-controlplane-controller",
+    "capt-endpoint",
+    "capt-secrets",
+    "capt-workspace-controller",
+];
+
+/// The environment of the tests on the node.
+pub(crate) struct Site {
+    pub(crate) scratch: Scratch,
+    pub(crate) client: Client,
+    helm: PathBuf,
+}
+
+impl Site {
+    /// Starts the environment with its node.
+    pub(crate) async fn build(provider: &str) -> Result<Self> {
+        let scratch = Scratch::named(env!("CARGO_BIN_EXE_capt-e2e"), "test-node")?;
+        scratch.up(&["--node", "--provider", provider])?;
+        let client = up::client(&scratch.environment.kubeconfig()).await?;
+        let tools = Toolbox::for_chart(scratch.environment.cache()).await?;
+        Ok(Self {
+            client,
+            helm: tools.program("helm")?.to_path_buf(),
+            scratch,
+        })
+    }
+
+    /// Installs or upgrades the chart as `make install` does; returns what that says.
+    pub(crate) fn install(&self, values: &Value) -> Result<String> {
+        let images = std::env::var("CAPT_IMAGES").context("no images: run the tests with `make test-chart`")?;
+        let file = tempfile::NamedTempFile::with_suffix(".json")?;
+        serde_json::to_writer(&file, values)?;
+        let path = file.path().to_string_lossy();
+        let output = self.scratch.run(&["install", "--images", &images, "--values", &path])?;
+        ensure!(
+            output.status.success(),
+            "{}{}",
+            String::from_utf8_lossy(&output.stderr),
+            self.pods_told()
+        );
+        Ok(String::from_utf8(output.stdout)?)
+    }
+
+    /// Runs Helm on the release's namespace: whether it succeeded, and what it said.
+    pub(crate) async fn helm(&self, arguments: &[&str]) -> Result<(bool, String)> {
+        let output = tokio::process::Command::new(&self.helm)
+            .args(arguments)
+            .args(["--namespace", CONTROLLER_NAMESPACE])
+            .env("KUBECONFIG", self.scratch.environment.kubeconfig())
+            .kill_on_drop(true)
+            .output()
+            .await?;
+        let said = [output.stdout, output.stderr].concat();
+        Ok((output.status.success(), String::from_utf8_lossy(&said).into_owned()))
+    }
+
+    /// Upgrades the release, with what it was installed with and these changes.
+    pub(crate) async fn upgrade(&self, changes: &[&str]) -> Result<()> {
+        let chart = up::repository("charts/capt");
+        let chart = chart.to_string_lossy();
+        let fixed = ["upgrade", RELEASE, &chart, "--reset-then-reuse-values", "--wait", "--timeout", "3m"];
+        let (success, said) = self.helm(&[&fixed[..], changes].concat()).await?;
+        ensure!(success, "{said}");
+        Ok(())
+    }
+
+    pub(crate) fn pods(&self) -> Api<Pod> {
+        Api::namespaced(self.client.clone(), CONTROLLER_NAMESPACE)
+    }
+
+    /// The living pods of a controller.
+    pub(crate) async fn pods_of(&self, controller: &str) -> Result<Vec<Pod>> {
+        let own = ListParams::default().labels(&format!("app.kubernetes.io/name={controller}"));
+        let pods = self.pods().list(&own).await?.items;
+        Ok(pods
+            .into_iter()
+            .filter(|pod| pod.metadata.deletion_timestamp.is_none())
+            .collect())
+    }
+
+    pub(crate) fn leases(&self) -> Api<Lease> {
+        Api::namespaced(self.client.clone(), CONTROLLER_NAMESPACE)
+    }
+
+    /// The pod that leads.
+    pub(crate) async fn leader(&self, controller: &str) -> Result<Pod> {
+        let lease = self.leases().get(controller).await?;
+        let name = holder(&lease).with_context(|| format!("nobody leads {controller}"))?;
+        Ok(self.pods().get(name).await?)
+    }
+
+    /// Follows the Lease until another pod than this one holds it; returns that one's name.
+    pub(crate) async fn successor(&self, controller: &str, predecessor: &str) -> Result<String> {
+        let only = watcher::Config::default().fields(&format!("metadata.name={controller}"));
+        let follow = async {
+            let mut leases = std::pin::pin!(watcher(self.leases(), only).default_backoff().applied_objects());
+            while let Some(lease) = leases.try_next().await? {
+                if let Some(name) = holder(&lease).filter(|name| *name != predecessor) {
+                    return Ok(name.to_owned());
+                }
+            }
+            bail!("the watch on the Lease ended")
+        };
+        tokio::time::timeout(Duration::from_secs(60), follow)
+            .await
+            .with_context(|| format!("nobody took over from {predecessor} within a minute"))?
+    }
+
+    /// Waits until all pods of every controller are as many as wanted, and ready.
+    pub(crate) async fn all_ready(&self, replicas: usize) -> Result<()> {
+        for controller in CONTROLLERS {
+            self.ready(controller, replicas).await?;
+        }
+        Ok(())
+    }
+
+    pub(crate) async fn ready(&self, controller: &str, replicas: usize) -> Result<()> {
+        let own = watcher::Config::default().labels(&format!("app.kubernetes.io/name={controller}"));
+        let mut known: BTreeMap<String, bool> = BTreeMap::new();
+        let follow = async {
+            let mut events = std::pin::pin!(watcher(self.pods(), own).default_backoff());
+            while let Some(event) = events.try_next().await? {
+                match event {
+                    watcher::Event::Init => known.clear(),
+                    watcher::Event::InitApply(pod) | watcher::Event::Apply(pod) => {
+                        known.insert(pod.name_any(), is_ready(&pod));
+                    }
+                    watcher::Event::Delete(pod) => {
+                        known.remove(&pod.name_any());
+                    }
+                    watcher::Event::InitDone => {}
+                }
+                if known.len() == replicas && known.values().all(|ready| *ready) {
+                    return Ok(());
+                }
+            }
+            bail!("the watch on pods ended")
+        };
+        match tokio::time::timeout(Duration::from_secs(180), follow).await {
+            Ok(end) => end,
+            Err(_) => bail!("{controller} has not {replicas} ready pods: {known:?}{}", self.pods_told()),
+        }
+    }
+
+    /// What is known of the pods, for an error.
+    fn pods_told(&self) -> String {
+        let arguments = ["-n", CONTROLLER_NAMESPACE, "describe", "pods"];
+        let output = std::process::Command::new("kubectl")
+            .args(arguments)
+            .env("KUBECONFIG", self.scratch.environment.kubeconfig())
+            .output();
+        let told = output.map(|output| String::from_utf8_lossy(&output.stdout).into_owned());
+        format!("\n{}", told.unwrap_or_default())
+    }
+}
+
+/// Ready, and not on its way out.
+pub(crate) fn is_ready(pod: &Pod) -> bool {
+    let conditions = pod.status.as_ref().and_then(|status| status.conditions.as_ref());
+    let ready = conditions
+        .into_iter()
+        .flatten()
+        .any(|condition| condition.type_ == "Ready" && condition.status == "True");
+    ready && pod.metadata.deletion_timestamp.is_none()
+}
+
+/// The name of the pod that holds a Lease: an identity is the pod's name and something random.
+pub(crate) fn holder(lease: &Lease) -> Option<&str> {
+    let identity = lease.spec.as_ref()?.holder_identity.as_deref()?;
+    identity.split('_').next().filter(|name| !name.is_empty())
+}
+
+/// The process of a pod's one container, as this machine sees it.
+pub(crate) fn process_of(pod: &Pod) -> Result<i32> {
+    let uid = pod.metadata.uid.as_deref().context("a pod without a uid")?;
+    let found = std::fs::read_dir("/proc")?
+        .filter_map(|entry| entry.ok()?.file_name().to_str()?.parse::<i32>().ok())
+        .find(|pid| {
+            let of_pod = std::fs::read_to_string(format!("/proc/{pid}/cgroup")).is_ok_and(|text| text.contains(uid));
+            of_pod && std::fs::read_link(format!("/proc/{pid}/exe")).is_ok_and(|exe| exe.ends_with("capt"))
+        });
+    found.with_context(|| format!("{} has no process", pod.name_any()))
+}

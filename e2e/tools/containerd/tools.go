@@ -1,0 +1,10 @@
+//go:build tools
+
+// Package tools pins the programs of this group; nothing imports it.
+package tools
+
+import (
+	_ "github.com/containerd/containerd/v2/cmd/containerd"
+	_ "github.com/containerd/containerd/v2/cmd/containerd-shim-runc-v2"
+	_ "github.com/containerd/containerd/v2/cmd/ctr"
+)
