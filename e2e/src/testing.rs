@@ -4,6 +4,7 @@ pub mod bench;
 pub mod component;
 pub mod end_state;
 pub mod history;
+pub mod prometheus;
 mod watchman;
 
 use std::collections::BTreeSet;

@@ -1,78 +1,26 @@
 //! Prometheus itself, from the distribution's package: it judges the alerts, scrapes the controllers, and answers the dashboards.
 
 use std::collections::BTreeSet;
-use std::io::Write as _;
-use std::net::TcpListener;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::Command;
 use std::time::Duration;
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, ensure};
 use capt_api::names::Manager;
 use capt_e2e::environment::Port;
+use capt_e2e::testing::prometheus::{self, DASHBOARDS, Prometheus, filled_in, queries};
 use capt_e2e::testing::{self, create, objects, until};
 use capt_runtime::metrics::Metrics;
+use kube::Api;
 use kube::api::{DeleteParams, DynamicObject};
-use kube::{Api, Client, Config};
 use serde_json::{Value, json};
 use tokio::time::{Instant, sleep};
 
 use crate::helm::{Helm, repository};
 
-/// Finds a program of the package `prometheus`, and unpacks the package into the cache where it is not installed. `None`,
-/// loudly, where there is none to be had: that machine cannot tell whether the alerts work.
+/// A program of Prometheus, or `None` where there is none to be had.
 fn program(name: &str) -> Result<Option<PathBuf>> {
-    let search = std::env::var_os("PATH").unwrap_or_default();
-    let installed = std::env::split_paths(&search)
-        .map(|directory| directory.join(name))
-        .find(|path| path.is_file());
-    if installed.is_some() {
-        return Ok(installed);
-    }
-    let unpacked = testing::environment()?.cache().join("prometheus-package");
-    let path = unpacked.join("usr/bin").join(name);
-    if !path.is_file() && unpack(&unpacked).is_err() {
-        // Not by a macro, whose output the test harness keeps to itself.
-        writeln!(
-            std::io::stderr(),
-            "\nSKIPPED: {name} is not installed, and its package cannot be fetched. Alerts and dashboards are NOT tested.\n"
-        )?;
-        return Ok(None);
-    }
-    Ok(Some(path))
-}
-
-/// Fetches the package without installing it, which would start a service.
-fn unpack(target: &Path) -> Result<()> {
-    let directory = tempfile::tempdir()?;
-    let run = |program: &str, arguments: &[&str]| -> Result<()> {
-        let output = Command::new(program)
-            .args(arguments)
-            .current_dir(directory.path())
-            .output()?;
-        ensure!(
-            output.status.success(),
-            "{program}: {}",
-            String::from_utf8_lossy(&output.stderr)
-        );
-        Ok(())
-    };
-    if run("apt-get", &["download", "prometheus"]).is_err() {
-        run("apt-get", &["update"])?;
-        run("apt-get", &["download", "prometheus"])?;
-    }
-    let package = std::fs::read_dir(directory.path())?
-        .next()
-        .context("no package was fetched")??
-        .path();
-    let unfinished = target.with_extension("unpacking");
-    let paths = [&package, &unfinished].map(|path| path.to_string_lossy().into_owned());
-    run("dpkg-deb", &["-x", &paths[0], &paths[1]])?;
-    // Another test may have been faster.
-    if std::fs::rename(&unfinished, target).is_err() {
-        std::fs::remove_dir_all(&unfinished)?;
-    }
-    Ok(())
+    prometheus::program(testing::environment()?.cache(), name)
 }
 
 /// The rules that the chart makes, as a file of Prometheus.
@@ -160,113 +108,18 @@ async fn every_alert_is_tested_both_ways_and_has_its_page() -> Result<()> {
     Ok(())
 }
 
-/// A Prometheus that scrapes the controllers of the environment, under the labels that the chart's monitors give.
-struct Prometheus {
-    process: tokio::process::Child,
-    address: String,
-    directory: tempfile::TempDir,
-}
-
-impl Prometheus {
-    async fn start(program: &Path, targets: &[(String, String)]) -> Result<Self> {
-        let directory = tempfile::tempdir()?;
-        std::fs::write(directory.path().join("rules.yaml"), rules().await?.to_string())?;
-        let jobs: Vec<Value> = targets
-            .iter()
-            .map(|(controller, address)| {
-                json!({
-                    "job_name": controller,
-                    "static_configs": [{
-                        "targets": [address],
-                        "labels": { "namespace": "capt-system", "pod": format!("{controller}-0"), "endpoint": "metrics" },
-                    }],
-                })
-            })
-            .collect();
-        let config = json!({
-            "global": { "scrape_interval": "1s", "evaluation_interval": "1s" },
-            "rule_files": ["rules.yaml"], "scrape_configs": jobs,
-        });
-        std::fs::write(directory.path().join("prometheus.yml"), config.to_string())?;
-        // Free at this moment; Prometheus cannot choose a port by itself and say which.
-        let address = TcpListener::bind("127.0.0.1:0")?.local_addr()?.to_string();
-        let process = tokio::process::Command::new(program)
-            .arg("--config.file=prometheus.yml")
-            .arg("--storage.tsdb.path=data")
-            .arg(format!("--web.listen-address={address}"))
-            .current_dir(directory.path())
-            .stdout(std::fs::File::create(directory.path().join("log"))?)
-            .stderr(std::fs::File::create(directory.path().join("errors"))?)
-            .kill_on_drop(true)
-            .spawn()?;
-        Ok(Self {
-            process,
-            address,
-            directory,
+/// The controllers of the environment, under the labels that the chart's monitors give.
+fn scrape_configs(targets: &[(String, String)]) -> Vec<Value> {
+    let job = |(controller, address): &(String, String)| {
+        json!({
+            "job_name": controller,
+            "static_configs": [{
+                "targets": [address],
+                "labels": { "namespace": "capt-system", "pod": format!("{controller}-0"), "endpoint": "metrics" },
+            }],
         })
-    }
-
-    /// What the HTTP API answers.
-    async fn get(&self, path: &str, query: &[(&str, &str)]) -> Result<Value> {
-        let query: Vec<String> = query
-            .iter()
-            .map(|(key, value)| format!("{key}={}", encoded(value)))
-            .collect();
-        let text = get(&self.address, &format!("/api/v1/{path}?{}", query.join("&"))).await?;
-        let answer: Value = serde_json::from_str(&text).with_context(|| format!("{path} {query:?}: {text}"))?;
-        ensure!(answer["status"] == "success", "{path} {query:?}: {answer}");
-        Ok(answer["data"].clone())
-    }
-
-    /// The series that a query gives.
-    async fn query(&self, expression: &str) -> Result<Vec<Value>> {
-        let data = self.get("query", &[("query", expression)]).await?;
-        Ok(data["result"].as_array().cloned().unwrap_or_default())
-    }
-
-    /// Waits until every target was scraped a few times, so that there are rates. Nobody tells when that is.
-    async fn wait(&mut self, targets: usize) -> Result<()> {
-        let deadline = Instant::now() + Duration::from_secs(60);
-        loop {
-            let scraped = self.query("count_over_time(up[1m]) >= 4 and up == 1").await;
-            if scraped.as_ref().is_ok_and(|series| series.len() == targets) {
-                return Ok(());
-            }
-            let ended = self.process.try_wait()?;
-            if ended.is_some() || Instant::now() > deadline {
-                let errors = std::fs::read_to_string(self.directory.path().join("errors"))?;
-                bail!("Prometheus does not scrape all of {targets} targets: {scraped:?}\n{errors}");
-            }
-            sleep(Duration::from_millis(500)).await;
-        }
-    }
-}
-
-/// The body of an answer by plain HTTP.
-async fn get(address: &str, path: &str) -> Result<String> {
-    let client = Client::try_from(Config::new(format!("http://{address}").parse()?))?;
-    Ok(client.request_text(http::Request::get(path).body(Vec::new())?).await?)
-}
-
-fn encoded(text: &str) -> String {
-    text.bytes()
-        .map(|byte| match byte {
-            b'A'..=b'Z' | b'a'..=b'z' | b'0'..=b'9' | b'-' | b'_' | b'.' => char::from(byte).to_string(),
-            _ => format!("%{byte:02X}"),
-        })
-        .collect()
-}
-
-/// The queries of a dashboard.
-fn queries(dashboard: &str) -> Result<Vec<String>> {
-    let path = repository(&format!("charts/capt/files/dashboards/{dashboard}.json"));
-    let dashboard: Value = serde_json::from_str(&std::fs::read_to_string(path)?)?;
-    let panels = dashboard["panels"].as_array().context("no panels")?;
-    let targets = panels.iter().filter_map(|panel| panel["targets"].as_array()).flatten();
-    Ok(targets
-        .filter_map(|target| target["expr"].as_str())
-        .map(str::to_owned)
-        .collect())
+    };
+    targets.iter().map(job).collect()
 }
 
 /// The metrics that an expression names: every word before a brace.
@@ -305,7 +158,7 @@ async fn known_metrics() -> Result<String> {
     lives.missed_deadline("CAPTCluster", "vpcReadyTimeout");
     let mut text = metrics.render()?;
     for (_, address) in targets()? {
-        text.push_str(&get(&address, "/metrics").await?);
+        text.push_str(&prometheus::get(&address, "/metrics").await?);
     }
     Ok(text)
 }
@@ -388,7 +241,7 @@ async fn alerts_and_dashboards_use_metrics_that_exist() -> Result<()> {
         series || metric == "up"
     };
     let mut looked_at = 0;
-    for dashboard in ["fleet", "controller", "life"] {
+    for dashboard in DASHBOARDS {
         for query in queries(dashboard)? {
             for metric in metrics_in(&query) {
                 ensure!(exists(metric), "{dashboard}: no controller has {metric}");
@@ -415,31 +268,15 @@ async fn a_prometheus_loads_the_rules_and_answers_the_dashboards() -> Result<()>
         return Ok(());
     };
     let targets = targets()?;
-    let mut prometheus = Prometheus::start(&program, &targets).await?;
+    let rules = rules().await?;
+    let mut prometheus = Prometheus::start(&program, &scrape_configs(&targets), &rules).await?;
     prometheus.wait(targets.len()).await?;
+    let loaded = prometheus.rules().await?;
+    ensure!(loaded.len() >= alerts(&rules).len(), "{} rules", loaded.len());
 
-    let loaded = prometheus.get("rules", &[]).await?;
-    let groups = loaded["groups"].as_array().context("no groups")?;
-    let rules: Vec<&Value> = groups
-        .iter()
-        .filter_map(|group| group["rules"].as_array())
-        .flatten()
-        .collect();
-    ensure!(
-        rules.len() >= alerts(&self::rules().await?).len(),
-        "{} rules",
-        rules.len()
-    );
-    for rule in rules {
-        ensure!(rule["lastError"].is_null(), "{}: {}", rule["name"], rule["lastError"]);
-    }
-
-    for dashboard in ["fleet", "controller", "life"] {
+    for dashboard in DASHBOARDS {
         for query in queries(dashboard)? {
-            let query = query
-                .replace("$namespace", "capt-system")
-                .replace("$__rate_interval", "1m")
-                .replace("$__range", "5m");
+            let query = filled_in(&query);
             let mut answers = 0;
             for (controller, _) in &targets {
                 answers += prometheus.query(&query.replace("$job", controller)).await?.len();
