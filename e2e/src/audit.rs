@@ -27,6 +27,8 @@ pub struct Request {
 #[derive(Debug, Clone, Deserialize)]
 struct User {
     username: String,
+    #[serde(default)]
+    extra: BTreeMap<String, Vec<String>>,
 }
 
 #[derive(Debug, Clone, Default, Deserialize)]
@@ -61,6 +63,12 @@ struct Cause {
 impl Request {
     pub fn user(&self) -> &str {
         &self.user.username
+    }
+
+    /// The pod whose token was used; empty when it was no pod's.
+    pub fn pod(&self) -> &str {
+        let pods = self.user.extra.get("authentication.kubernetes.io/pod-name");
+        pods.and_then(|pods| pods.first()).map_or("", String::as_str)
     }
 
     pub fn resource(&self) -> &str {
@@ -243,6 +251,13 @@ mod tests {
             "2026-01-02T03:04:05.678901Z a patch clusters/status n/c: 403"
         );
         assert_eq!(parsed(json!({})).resource_path(), "secrets");
+    }
+
+    #[test]
+    fn a_request_tells_the_pod_that_made_it() {
+        assert_eq!(request("core", "get").pod(), "");
+        let user = json!({"username": "a", "extra": {"authentication.kubernetes.io/pod-name": ["a-1"]}});
+        assert_eq!(parsed(json!({"user": user})).pod(), "a-1");
     }
 
     #[test]

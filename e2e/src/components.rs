@@ -156,7 +156,13 @@ impl Parts<'_> {
         let address = self.settings.api_address();
         let serving = authority.server(
             API_SERVER,
-            &["localhost", "kubernetes.default.svc", "127.0.0.1", "198.18.0.1", &address],
+            &[
+                "localhost",
+                "kubernetes.default.svc",
+                "127.0.0.1",
+                "198.18.0.1",
+                &address,
+            ],
         )?;
         let accounts = authority.service_accounts()?;
         let port = self.port(Port::ApiServer)?;
@@ -190,7 +196,10 @@ impl Parts<'_> {
             command
                 .arg(flag("kubelet-client-certificate", client.certificate.display()))
                 .arg(flag("kubelet-client-key", client.key.display()))
-                .arg(flag("kubelet-certificate-authority", authority.certificate_file().display()))
+                .arg(flag(
+                    "kubelet-certificate-authority",
+                    authority.certificate_file().display(),
+                ))
                 .arg("--kubelet-preferred-address-types=InternalIP");
         }
         command
@@ -206,7 +215,10 @@ impl Parts<'_> {
             name: API_SERVER,
             version: self.tools.version(API_SERVER).to_owned(),
             command,
-            probe: Probe::https(format!("{}/readyz", self.settings.api_server()?), authority.certificate()),
+            probe: Probe::https(
+                format!("{}/readyz", self.settings.api_server()?),
+                authority.certificate(),
+            ),
             ports: vec![port],
         })
     }

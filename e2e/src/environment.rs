@@ -95,7 +95,11 @@ impl Settings {
     }
 
     pub fn api_server(&self) -> Result<String> {
-        Ok(format!("https://{}:{}", self.api_address(), self.port(Port::ApiServer)?))
+        Ok(format!(
+            "https://{}:{}",
+            self.api_address(),
+            self.port(Port::ApiServer)?
+        ))
     }
 
     pub fn token(&self, identity: &str) -> Result<&str> {
@@ -255,7 +259,7 @@ impl Environment {
             ended += running.len();
             futures::future::join_all(running.iter().map(|process| process.stop(Duration::from_secs(5)))).await;
         }
-        node::remove_cgroups(self).await?;
+        node::end_pods(self).await?;
         // What the parts started in turn: Terraform, and the clusters of the local cloud.
         let left = process::marked(&self.dir);
         ended += left.len();

@@ -162,13 +162,14 @@ async fn run(cli: Cli) -> Result<ExitCode> {
 }
 
 async fn bring_up(environment: &Environment, provider: Provider, with_node: bool) -> Result<()> {
-    packages::ready(packages::OF_PROVIDER).await?;
-    let has_node = environment.exists() && environment.settings()?.node().is_some();
-    let tools = if with_node || has_node {
+    let with_node = with_node || (environment.exists() && environment.settings()?.node().is_some());
+    if with_node {
         node::check().await?;
-        Toolbox::with_node(environment.cache()).await?
-    } else {
-        Toolbox::ready(environment.cache()).await?
+    }
+    packages::ready(packages::OF_PROVIDER).await?;
+    let tools = match with_node {
+        true => Toolbox::with_node(environment.cache()).await?,
+        false => Toolbox::ready(environment.cache()).await?,
     };
     up::up(environment, &tools, provider, with_node).await
 }

@@ -21,9 +21,9 @@ use serde::{Deserialize, Serialize};
 
 use crate::environment::Environment;
 use crate::packages::{self, Needed};
+use crate::process;
 use crate::progress::Step;
 
-pub use cgroups::remove as remove_cgroups;
 pub use machine::check;
 pub use namespaces::{component as namespaces, furnish};
 
@@ -102,6 +102,16 @@ impl fmt::Display for Address {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(formatter, "198.19.{}.{}", self.0, self.1)
     }
+}
+
+/// Ends all pods without asking, and removes their cgroup. Where there is no node there is nothing to do.
+pub async fn end_pods(environment: &Environment) -> Result<()> {
+    cgroups::remove(environment).await?;
+    // A shim outlives its container and containerd, and does not listen to SIGTERM.
+    let marked = process::marked(environment.dir());
+    let shims = marked.iter().filter(|process| process.is_named("containerd-shim"));
+    futures::future::join_all(shims.map(|shim| shim.kill())).await;
+    Ok(())
 }
 
 /// Installs what the node calls, as far as it is missing.

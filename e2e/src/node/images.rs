@@ -30,8 +30,14 @@ pub async fn pause(environment: &Environment, tools: &Toolbox) -> Result<()> {
 async fn build_pause(archive: &Path) -> Result<()> {
     let scratch = tempfile::tempdir()?;
     let path = |name: &str| scratch.path().join(name).to_string_lossy().into_owned();
-    fs::write(path("pause.c"), "#include <unistd.h>\nint main(void) { for (;;) pause(); }\n")?;
-    fs::write(path("Dockerfile"), "FROM scratch\nCOPY pause /pause\nUSER 65535:65535\nENTRYPOINT [\"/pause\"]\n")?;
+    fs::write(
+        path("pause.c"),
+        "#include <unistd.h>\nint main(void) { for (;;) pause(); }\n",
+    )?;
+    fs::write(
+        path("Dockerfile"),
+        "FROM scratch\nCOPY pause /pause\nUSER 65535:65535\nENTRYPOINT [\"/pause\"]\n",
+    )?;
     run("cc", &["-static", "-O2", "-s", "-o", &path("pause"), &path("pause.c")])
         .await
         .context("a C compiler with the static C library is needed: on Debian, apt-get install gcc libc6-dev")?;
@@ -41,7 +47,11 @@ async fn build_pause(archive: &Path) -> Result<()> {
     let build = ["bud", "--isolation", "chroot", "--quiet", "--tag", PAUSE, &context];
     run("buildah", &[&buildah[..], &build].concat()).await?;
     let target = format!("oci-archive:{unfinished}:{PAUSE}");
-    run("buildah", &[&buildah[..], &["push", "--quiet", PAUSE, &target]].concat()).await?;
+    run(
+        "buildah",
+        &[&buildah[..], &["push", "--quiet", PAUSE, &target]].concat(),
+    )
+    .await?;
     // Renamed when whole; a copy first, because the scratch directory may be on another disk.
     let beside = archive.with_extension("new");
     fs::copy(&unfinished, &beside)?;
@@ -76,5 +86,9 @@ pub async fn tag(environment: &Environment, tools: &Toolbox, image: &str, name: 
 async fn ctr(environment: &Environment, tools: &Toolbox, arguments: &[&str]) -> Result<()> {
     let (program, socket) = (tools.program("ctr")?.to_string_lossy(), socket(environment));
     let socket = socket.to_string_lossy();
-    run(&program, &[&["--address", &socket, "--namespace", KUBELETS], arguments].concat()).await
+    run(
+        &program,
+        &[&["--address", &socket, "--namespace", KUBELETS], arguments].concat(),
+    )
+    .await
 }

@@ -20,10 +20,10 @@ pub async fn check() -> Result<()> {
     let scratch = tempfile::tempdir()?;
     std::fs::create_dir_all(scratch.path().join("node/private"))?;
     let (dir, network) = (scratch.path().to_string_lossy(), Network::free()?);
-    let script = format!("ip link add uplink type veth peer name machine\n{FURNISH}");
+    let script = format!("set -eu\nip link add uplink type veth peer name machine\n{FURNISH}");
     let (node, gateway) = (network.node().to_string(), format!("{}/25", network.gateway()));
     let trial = ["sh", "-c", &script, "furnish", &dir, &node, &gateway];
-    run("unshare", &[&namespaces[..], &trial].concat())
-        .await
-        .context("this machine's kernel lacks what a node needs (bridges, veth links, nftables, overlay and tmpfs mounts)")
+    run("unshare", &[&namespaces[..], &trial].concat()).await.context(
+        "this machine's kernel lacks what a node needs (bridges, veth links, nftables, overlay and tmpfs mounts)",
+    )
 }

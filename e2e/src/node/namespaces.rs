@@ -6,11 +6,11 @@ use std::process::Command;
 
 use anyhow::{Context, Result, bail};
 
-use super::{NAMESPACES, Network, cgroups, directory};
+use super::{NAMESPACES, Network, cgroups, directory, end_pods};
 use crate::components::{Component, Parts};
 use crate::environment::Environment;
 use crate::probe::Probe;
-use crate::process::{self, Process};
+use crate::process::Process;
 
 pub(super) const FURNISH: &str = include_str!("furnish.sh");
 /// What the keeper says when it is inside.
@@ -33,7 +33,9 @@ pub fn component(parts: &Parts<'_>) -> Result<Component> {
 /// The process that keeps the namespaces of this environment.
 pub(super) fn keeper(environment: &Environment) -> Result<Process> {
     let record = environment.process(NAMESPACES);
-    Ok(record.context("the node's namespaces are gone: run `make node-up`")?.process)
+    Ok(record
+        .context("the node's namespaces are gone: run `make node-up`")?
+        .process)
 }
 
 /// Lays the cable and furnishes the namespaces, unless that was done already.
@@ -41,16 +43,11 @@ pub async fn furnish(environment: &Environment, network: Network) -> Result<()> 
     let keeper = keeper(environment)?;
     let (done, pid) = (directory(environment).join("furnished"), keeper.pid.to_string());
     if fs::read_to_string(&done).is_ok_and(|text| text == pid) {
-        return Ok(());
+        // It goes with the pods when they are ended.
+        return cgroups::create(environment);
     }
     // Whoever still lives in the namespaces of an earlier keeper has no network any more.
-    cgroups::remove(environment).await?;
-    for shim in process::marked(environment.dir())
-        .iter()
-        .filter(|process| process.is_named("containerd-shim"))
-    {
-        shim.kill().await;
-    }
+    end_pods(environment).await?;
     if network.is_taken() {
         run("ip", &["link", "delete", &network.link()]).await?;
     }
@@ -61,13 +58,17 @@ pub async fn furnish(environment: &Environment, network: Network) -> Result<()> 
     let machine = format!("{}/30", network.machine());
     run(
         "ip",
-        &["link", "add", &link, "type", "veth", "peer", "name", "uplink", "netns", &pid],
+        &[
+            "link", "add", &link, "type", "veth", "peer", "name", "uplink", "netns", &pid,
+        ],
     )
     .await?;
     run("ip", &["address", "add", &machine, "dev", &link]).await?;
     run("ip", &["link", "set", &link, "up"]).await?;
     let (gateway, node) = (format!("{}/25", network.gateway()), network.node().to_string());
-    let inside = ["--target", &pid, "--mount", "--net", "--", "sh", "-c", FURNISH, "furnish"];
+    let inside = [
+        "--target", &pid, "--mount", "--net", "--", "sh", "-c", FURNISH, "furnish",
+    ];
     let dir = environment.dir().to_string_lossy();
     run("nsenter", &[&inside[..], &[&dir, &node, &gateway]].concat()).await?;
     run("ip", &["route", "add", &network.pods(), "via", &node, "dev", &link]).await?;
@@ -95,7 +96,7 @@ pub(super) async fn run(program: &str, arguments: &[&str]) -> Result<()> {
         .with_context(|| format!("cannot run {program}"))?;
     if !output.status.success() {
         let said = String::from_utf8_lossy(&output.stderr);
-        bail!("{program} failed: {}", said.trim());
+        bail!("{program}: {}", said.trim());
     }
     Ok(())
 }

@@ -9,7 +9,8 @@ use serde_json::json;
 
 use super::namespaces::{inside, keeper, search_path};
 use super::{
-    CONTAINERD, IDENTITY, KUBELET, NAME, Network, PROXY, PROXY_IDENTITY, SCHEDULER, SCHEDULER_IDENTITY, cgroups, directory,
+    CONTAINERD, IDENTITY, KUBELET, NAME, Network, PROXY, PROXY_IDENTITY, SCHEDULER, SCHEDULER_IDENTITY, cgroups,
+    directory,
 };
 use crate::components::{Component, Parts, flag};
 use crate::environment::{Environment, Port};
@@ -167,7 +168,11 @@ impl Parts<'_> {
         let mut command = self.marked("/usr/bin/nsenter".into());
         command.args(inside(&keeper, program));
         // containerd finds its shim beside itself.
-        let mut path = program.parent().map(Path::as_os_str).context("a program without a directory")?.to_owned();
+        let mut path = program
+            .parent()
+            .map(Path::as_os_str)
+            .context("a program without a directory")?
+            .to_owned();
         path.push(":");
         path.push(search_path());
         command.env("PATH", path);
