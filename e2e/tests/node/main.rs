@@ -6,7 +6,6 @@
     reason = "an absent key of a JSON value reads as null, which no expectation equals; nothing panics"
 )]
 
-mod fleet;
 mod handover;
 mod lifecycle;
 mod machine;
@@ -14,3 +13,4 @@ mod recovery;
 mod scrape;
 mod security;
 mod site;
+mod wave;

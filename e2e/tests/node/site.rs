@@ -5,18 +5,21 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
+use capt_e2e::audit::{self, Request};
 use capt_e2e::components::CONTROLLER_NAMESPACE;
 use capt_e2e::node::install::RELEASE;
-use capt_e2e::testing::Scratch;
+use capt_e2e::testing::{Scratch, create};
 use capt_e2e::tools::Toolbox;
 use capt_e2e::up;
-use futures::TryStreamExt;
+use futures::{AsyncBufRead, AsyncBufReadExt, TryStreamExt};
+use jiff::Timestamp;
 use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::Pod;
-use kube::api::ListParams;
+use kube::api::{ListParams, LogParams};
+use kube::runtime::wait::await_condition;
 use kube::runtime::{WatchStreamExt, watcher};
 use kube::{Api, Client, ResourceExt};
-use serde_json::Value;
+use serde_json::{Value, json};
 
 /// The controllers, by the names of their Deployments' pods, Leases and images.
 pub(crate) const CONTROLLERS: [&str; 5] = [
@@ -32,20 +35,42 @@ pub(crate) struct Site {
     pub(crate) scratch: Scratch,
     pub(crate) client: Client,
     helm: PathBuf,
+    kubectl: PathBuf,
+    /// Logs outlive their environment; what is older is of another test.
+    began: Timestamp,
 }
 
 impl Site {
     /// Starts the environment with its node.
     pub(crate) async fn build(provider: &str) -> Result<Self> {
         let scratch = Scratch::named(env!("CARGO_BIN_EXE_capt-e2e"), "test-node")?;
+        let began = Timestamp::now();
         scratch.up(&["--node", "--provider", provider])?;
         let client = up::client(&scratch.environment.kubeconfig()).await?;
-        let tools = Toolbox::for_chart(scratch.environment.cache()).await?;
+        let (tools, own) = tokio::try_join!(
+            Toolbox::for_chart(scratch.environment.cache()),
+            Toolbox::ready(scratch.environment.cache())
+        )?;
         Ok(Self {
             client,
             helm: tools.program("helm")?.to_path_buf(),
+            kubectl: own.program("kubectl")?.to_path_buf(),
+            began,
             scratch,
         })
+    }
+
+    /// What a controller has asked the API server for, in order; fails when it lacked a permission.
+    pub(crate) fn requests(&self, controller: &str) -> Result<Vec<Request>> {
+        let user = format!("system:serviceaccount:{CONTROLLER_NAMESPACE}:{controller}");
+        let mut requests = audit::read(&self.scratch.environment)?.0;
+        requests.retain(|request| request.user() == user && request.received() >= self.began);
+        requests.sort_by_key(Request::received);
+        ensure!(!requests.is_empty(), "{controller} never asked for anything");
+        let refused = requests.iter().filter(|request| request.lacked_permission());
+        let refused: Vec<String> = refused.map(ToString::to_string).collect();
+        ensure!(refused.is_empty(), "{controller} lacks permissions: {refused:#?}");
+        Ok(requests)
     }
 
     /// Installs or upgrades the chart as `make install` does; returns what that says.
@@ -81,10 +106,23 @@ impl Site {
     pub(crate) async fn upgrade(&self, changes: &[&str]) -> Result<()> {
         let chart = up::repository("charts/capt");
         let chart = chart.to_string_lossy();
-        let fixed = ["upgrade", RELEASE, &chart, "--reset-then-reuse-values", "--wait", "--timeout", "3m"];
+        let fixed = [
+            "upgrade",
+            RELEASE,
+            &chart,
+            "--reset-then-reuse-values",
+            "--wait",
+            "--timeout",
+            "3m",
+        ];
         let (success, said) = self.helm(&[&fixed[..], changes].concat()).await?;
         ensure!(success, "{said}");
         Ok(())
+    }
+
+    pub(crate) async fn make_namespace(&self, name: &str) -> Result<()> {
+        let namespace = json!({ "apiVersion": "v1", "kind": "Namespace", "metadata": { "name": name } });
+        create(&self.client, None, namespace).await.map(drop)
     }
 
     pub(crate) fn pods(&self) -> Api<Pod> {
@@ -105,28 +143,37 @@ impl Site {
         Api::namespaced(self.client.clone(), CONTROLLER_NAMESPACE)
     }
 
-    /// The pod that leads.
-    pub(crate) async fn leader(&self, controller: &str) -> Result<Pod> {
+    /// Who leads: its identity, and its pod.
+    pub(crate) async fn leader(&self, controller: &str) -> Result<(String, Pod)> {
         let lease = self.leases().get(controller).await?;
-        let name = holder(&lease).with_context(|| format!("nobody leads {controller}"))?;
-        Ok(self.pods().get(name).await?)
+        let identity = holder(&lease).with_context(|| format!("nobody leads {controller}"))?;
+        // An identity is the pod's name and something random.
+        let pod = identity.split('_').next().unwrap_or_default();
+        Ok((identity.to_owned(), self.pods().get(pod).await?))
     }
 
-    /// Follows the Lease until another pod than this one holds it; returns that one's name.
-    pub(crate) async fn successor(&self, controller: &str, predecessor: &str) -> Result<String> {
-        let only = watcher::Config::default().fields(&format!("metadata.name={controller}"));
-        let follow = async {
-            let mut leases = std::pin::pin!(watcher(self.leases(), only).default_backoff().applied_objects());
-            while let Some(lease) = leases.try_next().await? {
-                if let Some(name) = holder(&lease).filter(|name| *name != predecessor) {
-                    return Ok(name.to_owned());
-                }
-            }
-            bail!("the watch on the Lease ended")
+    /// Follows the Lease until somebody else than this one holds it; returns when that one took it, by its own clock.
+    pub(crate) async fn successor(&self, controller: &str, predecessor: &str) -> Result<Timestamp> {
+        let taken_over = |lease: Option<&Lease>| {
+            let holder = lease.and_then(holder);
+            holder.is_some_and(|holder| holder != predecessor)
         };
-        tokio::time::timeout(Duration::from_secs(60), follow)
+        let wait = await_condition(self.leases(), controller, taken_over);
+        let lease = tokio::time::timeout(Duration::from_secs(60), wait)
             .await
-            .with_context(|| format!("nobody took over from {predecessor} within a minute"))?
+            .with_context(|| format!("nobody took over from {predecessor} within a minute"))??;
+        let taken = lease.and_then(|lease| lease.spec?.acquire_time);
+        Ok(taken.context("a Lease that was never acquired")?.0)
+    }
+
+    /// The log of a pod, from its beginning and on, each line with its time.
+    pub(crate) async fn follow(&self, pod: &Pod) -> Result<impl AsyncBufRead + use<>> {
+        let parameters = LogParams {
+            follow: true,
+            timestamps: true,
+            ..LogParams::default()
+        };
+        Ok(self.pods().log_stream(&pod.name_any(), &parameters).await?)
     }
 
     /// Waits until all pods of every controller are as many as wanted, and ready.
@@ -161,14 +208,17 @@ impl Site {
         };
         match tokio::time::timeout(Duration::from_secs(180), follow).await {
             Ok(end) => end,
-            Err(_) => bail!("{controller} has not {replicas} ready pods: {known:?}{}", self.pods_told()),
+            Err(_) => bail!(
+                "{controller} has not {replicas} ready pods: {known:?}{}",
+                self.pods_told()
+            ),
         }
     }
 
     /// What is known of the pods, for an error.
     fn pods_told(&self) -> String {
         let arguments = ["-n", CONTROLLER_NAMESPACE, "describe", "pods"];
-        let output = std::process::Command::new("kubectl")
+        let output = std::process::Command::new(&self.kubectl)
             .args(arguments)
             .env("KUBECONFIG", self.scratch.environment.kubeconfig())
             .output();
@@ -187,10 +237,26 @@ pub(crate) fn is_ready(pod: &Pod) -> bool {
     ready && pod.metadata.deletion_timestamp.is_none()
 }
 
-/// The name of the pod that holds a Lease: an identity is the pod's name and something random.
-pub(crate) fn holder(lease: &Lease) -> Option<&str> {
-    let identity = lease.spec.as_ref()?.holder_identity.as_deref()?;
-    identity.split('_').next().filter(|name| !name.is_empty())
+/// Who holds a Lease.
+fn holder(lease: &Lease) -> Option<&str> {
+    let holder = lease.spec.as_ref()?.holder_identity.as_deref();
+    holder.filter(|holder| !holder.is_empty())
+}
+
+/// Waits for a line of a log that holds these words; returns when it was written.
+pub(crate) async fn said(log: impl AsyncBufRead, words: &str) -> Result<Timestamp> {
+    let mut lines = std::pin::pin!(log.lines());
+    let wait = async {
+        while let Some(line) = lines.try_next().await? {
+            if let Some((time, _)) = line.split_once(' ').filter(|_| line.contains(words)) {
+                return Ok(time.parse()?);
+            }
+        }
+        bail!("the log ended without {words:?}")
+    };
+    tokio::time::timeout(Duration::from_secs(60), wait)
+        .await
+        .with_context(|| format!("a minute passed without {words:?}"))?
 }
 
 /// The process of a pod's one container, as this machine sees it.
