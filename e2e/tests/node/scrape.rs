@@ -20,7 +20,7 @@ use crate::wave::Wave;
 
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "needs a node: make test-chart"]
-async fn a_prometheus_finds_and_scrapes_every_pod() -> Result<()> {
+async fn a_prometheus_scrapes_every_pod() -> Result<()> {
     let site = Site::build("simulator").await?;
     apply_operator_crds(&site).await?;
     let values = json!({
