@@ -207,7 +207,7 @@ async fn until_counted(line: &str) -> Result<()> {
     let (_, address) = targets.last().context("no controller")?;
     let deadline = Instant::now() + Duration::from_secs(30);
     loop {
-        let text = get(address, "/metrics").await?;
+        let text = prometheus::get(address, "/metrics").await?;
         if text.lines().any(|told| told == line) {
             return Ok(());
         }
