@@ -31,7 +31,6 @@ pub struct OwnController {
     pub name: &'static str,
     port: Port,
     pub everywhere: &'static [Rule],
-    pub own_namespace: &'static [Rule],
 }
 
 pub const CONTROLLERS: &[OwnController] = &[
@@ -39,31 +38,26 @@ pub const CONTROLLERS: &[OwnController] = &[
         name: CLUSTER_CONTROLLER,
         port: Port::ClusterController,
         everywhere: capt_cluster_controller::EVERYWHERE,
-        own_namespace: capt_cluster_controller::OWN_NAMESPACE,
     },
     OwnController {
         name: CONTROL_PLANE_CONTROLLER,
         port: Port::ControlPlaneController,
         everywhere: capt_controlplane_controller::EVERYWHERE,
-        own_namespace: capt_controlplane_controller::OWN_NAMESPACE,
     },
     OwnController {
         name: ENDPOINT_CONTROLLER,
         port: Port::EndpointController,
         everywhere: capt_endpoint::EVERYWHERE,
-        own_namespace: capt_endpoint::OWN_NAMESPACE,
     },
     OwnController {
         name: SECRETS_CONTROLLER,
         port: Port::SecretsController,
         everywhere: capt_secrets::EVERYWHERE,
-        own_namespace: capt_secrets::OWN_NAMESPACE,
     },
     OwnController {
         name: WORKSPACE_CONTROLLER,
         port: Port::WorkspaceController,
         everywhere: capt_workspace_controller::EVERYWHERE,
-        own_namespace: capt_workspace_controller::OWN_NAMESPACE,
     },
 ];
 

@@ -233,7 +233,7 @@ fn permissions_of_controllers() -> Result<Vec<Value>> {
         permissions.push(bind(None, own.name, own.name, "User", own.name));
         permissions.push(with_type(
             "Role",
-            rbac::role(components::CONTROLLER_NAMESPACE, own.name, own.own_namespace),
+            rbac::own_namespace_role(components::CONTROLLER_NAMESPACE, own.name),
         )?);
         permissions.push(bind(
             Some(components::CONTROLLER_NAMESPACE),

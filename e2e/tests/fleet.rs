@@ -19,7 +19,7 @@ use capt_e2e::testing::{
     self, Scratch, component, create, is_true, objects, until, until_all, until_all_gone, until_gone,
 };
 use capt_e2e::{manifests, up};
-use capt_runtime::rbac::Rule;
+use capt_runtime::rbac::{OWN_NAMESPACE, Rule};
 use futures::future::try_join_all;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Secret;
@@ -614,5 +614,5 @@ fn unused_permissions(requests: &[Request]) -> String {
 }
 
 fn permissions(controller: &OwnController) -> impl Iterator<Item = &'static Rule> {
-    controller.everywhere.iter().chain(controller.own_namespace)
+    controller.everywhere.iter().chain(OWN_NAMESPACE)
 }

@@ -1,9 +1,6 @@
 //! What this controller may do, and why.
 
-use capt_runtime::rbac::{self, Rule};
-
-/// In its own namespace.
-pub const OWN_NAMESPACE: &[Rule] = rbac::OWN_NAMESPACE;
+use capt_runtime::rbac::Rule;
 
 /// Wherever it works.
 pub const EVERYWHERE: &[Rule] = &[
@@ -65,10 +62,12 @@ pub const EVERYWHERE: &[Rule] = &[
 
 #[cfg(test)]
 mod tests {
+    use capt_runtime::rbac::in_one_namespace;
+
     use super::*;
 
     #[test]
     fn in_one_namespace_a_role_is_enough() {
-        assert_eq!(rbac::in_one_namespace(EVERYWHERE), (EVERYWHERE.to_vec(), Vec::new()));
+        assert_eq!(in_one_namespace(EVERYWHERE), (EVERYWHERE.to_vec(), Vec::new()));
     }
 }

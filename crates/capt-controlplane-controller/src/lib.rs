@@ -15,5 +15,5 @@ mod rbac;
 mod states;
 
 pub use controller::{Args, run};
-pub use rbac::{EVERYWHERE, OWN_NAMESPACE};
+pub use rbac::EVERYWHERE;
 pub use states::{PHASES, READY};

@@ -18,5 +18,5 @@ mod states;
 mod world;
 
 pub use controller::{Args, run};
-pub use rbac::{EVERYWHERE, OWN_NAMESPACE};
+pub use rbac::EVERYWHERE;
 pub use states::ENDPOINT_READY;

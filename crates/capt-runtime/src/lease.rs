@@ -142,8 +142,8 @@ impl Candidate {
                     }
                 }
             }
-            // Never later than the period, so that a released Lease is taken over within it.
-            tokio::time::sleep(jitter(self.settings.retry_period, 0.75, 1.0)).await;
+            // Well before the period is over, so that a released Lease is taken over within it, requests included.
+            tokio::time::sleep(jitter(self.settings.retry_period, 0.5, 0.75)).await;
         }
     }
 

@@ -18,13 +18,23 @@ pub struct Rule {
     pub why: &'static str,
 }
 
-/// What every controller needs in its own namespace.
-pub const OWN_NAMESPACE: &[Rule] = &[Rule {
+/// What every controller needs in its own namespace to make its Lease. A name does not narrow a create.
+const MAKE_LEASE: Rule = Rule {
     groups: &["coordination.k8s.io"],
     resources: &["leases"],
-    verbs: &["get", "create", "update"],
+    verbs: &["create"],
     why: "leader election: one replica works, the others stand by",
-}];
+};
+
+/// And to hold it; only its own, because whoever writes another's can stop that controller.
+const HOLD_LEASE: Rule = Rule {
+    verbs: &["get", "update"],
+    why: "the Lease of its own name, and no other controller's",
+    ..MAKE_LEASE
+};
+
+/// What a controller needs in its own namespace, where its Lease has its name.
+pub const OWN_NAMESPACE: &[Rule] = &[MAKE_LEASE, HOLD_LEASE];
 
 /// What every controller needs wherever its objects are.
 pub const EVERYWHERE: &[Rule] = &[Rule {
@@ -91,6 +101,29 @@ pub fn role(namespace: &str, name: &str, rules: &[Rule]) -> Role {
     }
 }
 
+/// What a controller of this name may do in its own namespace.
+pub fn own_namespace_role(namespace: &str, name: &str) -> Role {
+    let mut role = role(namespace, name, OWN_NAMESPACE);
+    for rule in role.rules.iter_mut().flatten() {
+        if rule.verbs == HOLD_LEASE.verbs {
+            rule.resource_names = Some(vec![name.to_owned()]);
+        }
+    }
+    role
+}
+
+/// The same as YAML, for [`yaml`]'s readers.
+pub fn own_namespace_yaml(name: &str) -> String {
+    yaml(&[MAKE_LEASE]) + &yaml_for(&[HOLD_LEASE], &[name])
+}
+
+/// As [`yaml`], for objects of these names only.
+pub fn yaml_for(rules: &[Rule], names: &[&str]) -> String {
+    let names: String = names.iter().map(|name| format!("    - {name}\n")).collect();
+    let narrowed = |rule| format!("{}  resourceNames:\n{names}", yaml(std::slice::from_ref(rule)));
+    rules.iter().map(narrowed).collect()
+}
+
 /// The list below `rules:` as YAML, with the reason above each rule, for files that people read.
 pub fn yaml(rules: &[Rule]) -> String {
     let mut text = String::new();
@@ -119,9 +152,12 @@ mod tests {
     #[test]
     fn yaml_carries_the_reason_above_the_rule() {
         assert_eq!(
-            yaml(OWN_NAMESPACE),
+            own_namespace_yaml("capt-test"),
             "# leader election: one replica works, the others stand by\n\
-             - apiGroups: [\"coordination.k8s.io\"]\n  resources: [\"leases\"]\n  verbs: [\"get\", \"create\", \"update\"]\n"
+             - apiGroups: [\"coordination.k8s.io\"]\n  resources: [\"leases\"]\n  verbs: [\"create\"]\n\
+             # the Lease of its own name, and no other controller's\n\
+             - apiGroups: [\"coordination.k8s.io\"]\n  resources: [\"leases\"]\n  verbs: [\"get\", \"update\"]\n  \
+             resourceNames:\n    - capt-test\n"
         );
     }
 
@@ -147,11 +183,16 @@ mod tests {
 
     #[test]
     fn roles_hold_exactly_the_rules() {
-        let role = role("capt-system", "capt-test", OWN_NAMESPACE);
+        let role = own_namespace_role("capt-system", "capt-test");
         assert_eq!(role.metadata.namespace.as_deref(), Some("capt-system"));
         let rules = role.rules.unwrap();
-        assert_eq!(rules.len(), 1);
-        assert_eq!(rules[0].verbs, ["get", "create", "update"]);
+        assert_eq!(rules.len(), 2);
+        assert_eq!(
+            (&rules[0].verbs, &rules[0].resource_names),
+            (&vec!["create".into()], &None)
+        );
+        assert_eq!(rules[1].verbs, ["get", "update"]);
+        assert_eq!(rules[1].resource_names, Some(vec!["capt-test".into()]));
         assert_eq!(
             cluster_role("capt-test", EVERYWHERE).rules.unwrap()[0].resources,
             Some(vec!["events".to_string()])

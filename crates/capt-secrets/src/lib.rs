@@ -24,7 +24,7 @@ mod samples;
 mod world;
 
 pub use controller::{Args, run};
-pub use rbac::{EVERYWHERE, OWN_NAMESPACE};
+pub use rbac::EVERYWHERE;
 pub use states::SECRETS_READY;
 
 /// Does not compile once a type that holds values of Secrets can be printed.

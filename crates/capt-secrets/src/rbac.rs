@@ -1,9 +1,6 @@
 //! What this controller may do, and why.
 
-use capt_runtime::rbac::{self, Rule};
-
-/// In its own namespace.
-pub const OWN_NAMESPACE: &[Rule] = rbac::OWN_NAMESPACE;
+use capt_runtime::rbac::Rule;
 
 /// Wherever it works.
 pub const EVERYWHERE: &[Rule] = &[

@@ -19,5 +19,5 @@ mod terraform;
 mod workspace;
 
 pub use controller::{Args, run};
-pub use rbac::{EVERYWHERE, OWN_NAMESPACE};
+pub use rbac::EVERYWHERE;
 pub use states::APPLY;

@@ -1,9 +1,6 @@
 //! What this controller may do, and why.
 
-use capt_runtime::rbac::{self, Rule};
-
-/// In its own namespace.
-pub const OWN_NAMESPACE: &[Rule] = rbac::OWN_NAMESPACE;
+use capt_runtime::rbac::Rule;
 
 /// Wherever it works.
 pub const EVERYWHERE: &[Rule] = &[
@@ -59,11 +56,13 @@ pub const EVERYWHERE: &[Rule] = &[
 
 #[cfg(test)]
 mod tests {
+    use capt_runtime::rbac::in_one_namespace;
+
     use super::*;
 
     #[test]
     fn in_one_namespace_only_workspaces_without_a_namespace_need_more() {
-        let (inside, outside) = rbac::in_one_namespace(EVERYWHERE);
+        let (inside, outside) = in_one_namespace(EVERYWHERE);
         let groups: Vec<_> = outside.iter().flat_map(|rule| rule.groups).collect();
         assert_eq!(groups, [&"tf.upbound.io"]);
         assert_eq!(inside.len() + outside.len(), EVERYWHERE.len());

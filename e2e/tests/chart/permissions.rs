@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use anyhow::{Context, Result, ensure};
 use capt_e2e::components::CONTROLLERS;
 use capt_e2e::{manifests, testing};
-use capt_runtime::rbac::Rule;
+use capt_runtime::rbac::{OWN_NAMESPACE, Rule};
 use futures::{StreamExt, TryStreamExt, stream};
 use k8s_openapi::api::authorization::v1::{ResourceAttributes, SubjectAccessReview, SubjectAccessReviewSpec};
 use k8s_openapi::api::rbac::v1::{ClusterRole, ClusterRoleBinding};
@@ -54,6 +54,22 @@ fn escalations() -> BTreeSet<Permission> {
         .collect()
 }
 
+/// What a permission is asked for: without a namespace everywhere, without a name for all objects.
+#[derive(Debug, Clone, Copy, Default)]
+struct Reach<'a> {
+    namespace: Option<&'a str>,
+    name: Option<&'a str>,
+}
+
+impl<'a> Reach<'a> {
+    fn inside(namespace: &'a str) -> Self {
+        Self {
+            namespace: Some(namespace),
+            name: None,
+        }
+    }
+}
+
 struct Installation {
     client: Client,
     namespace: String,
@@ -74,7 +90,7 @@ impl Installation {
         Ok(Self { client, namespace })
     }
 
-    async fn may(&self, controller: &str, namespace: Option<&str>, permission: &Permission) -> Result<bool> {
+    async fn may(&self, controller: &str, to: Reach<'_>, permission: &Permission) -> Result<bool> {
         let (group, resource, verb) = permission;
         let (resource, subresource) = match resource.split_once('/') {
             Some((resource, subresource)) => (resource, Some(subresource.to_owned())),
@@ -85,7 +101,8 @@ impl Installation {
                 user: Some(format!("system:serviceaccount:{}:{controller}", self.namespace)),
                 groups: Some(vec!["system:serviceaccounts".into(), "system:authenticated".into()]),
                 resource_attributes: Some(ResourceAttributes {
-                    namespace: namespace.map(str::to_owned),
+                    namespace: to.namespace.map(str::to_owned),
+                    name: to.name.map(str::to_owned),
                     group: Some(group.clone()),
                     resource: Some(resource.to_owned()),
                     subresource,
@@ -101,15 +118,15 @@ impl Installation {
         Ok(answer.status.context("no answer")?.allowed)
     }
 
-    /// Which of the permissions an account has in a namespace, or everywhere.
+    /// Which of the permissions an account has there.
     async fn held(
         &self,
         controller: &str,
-        namespace: Option<&str>,
+        to: Reach<'_>,
         asked: &BTreeSet<Permission>,
     ) -> Result<BTreeSet<Permission>> {
         let answers = stream::iter(asked).map(|permission| async move {
-            Ok::<_, anyhow::Error>((permission.clone(), self.may(controller, namespace, permission).await?))
+            Ok::<_, anyhow::Error>((permission.clone(), self.may(controller, to, permission).await?))
         });
         let answers: Vec<_> = answers.buffer_unordered(8).try_collect().await?;
         Ok(answers
@@ -148,7 +165,7 @@ async fn everywhere_means_what_is_declared() -> Result<()> {
     let installation = Installation::new(None).await?;
     let asked = everything_to_ask();
     for controller in CONTROLLERS {
-        let held = installation.held(controller.name, None, &asked).await?;
+        let held = installation.held(controller.name, Reach::default(), &asked).await?;
         let declared = permissions(controller.everywhere);
         ensure!(
             held == declared,
@@ -156,22 +173,30 @@ async fn everywhere_means_what_is_declared() -> Result<()> {
             controller.name,
             held.symmetric_difference(&declared)
         );
-        // The Lease is in the release's namespace, and only there.
-        let lease = permissions(controller.own_namespace);
-        let own = Some(installation.namespace.as_str());
-        ensure!(
-            installation.held(controller.name, own, &lease).await? == lease,
-            "{}",
-            controller.name
-        );
-        ensure!(
-            installation
-                .held(controller.name, Some("default"), &lease)
-                .await?
-                .is_empty(),
-            "{}",
-            controller.name
-        );
+        // Of the Leases in the release's namespace its own is the controller's, and no other; elsewhere there is none.
+        let leases = permissions(OWN_NAMESPACE);
+        for other in CONTROLLERS {
+            let of_lease = Reach {
+                name: Some(other.name),
+                ..Reach::inside(&installation.namespace)
+            };
+            let held = installation.held(controller.name, of_lease, &leases).await?;
+            let expected = permissions(match other.name == controller.name {
+                true => OWN_NAMESPACE,
+                false => &[],
+            });
+            let creating = |permission: &&Permission| permission.2 != "create";
+            ensure!(
+                held.iter().filter(creating).eq(expected.iter().filter(creating)),
+                "{} on the Lease of {}: {held:?}",
+                controller.name,
+                other.name
+            );
+        }
+        let elsewhere = installation
+            .held(controller.name, Reach::inside("default"), &leases)
+            .await?;
+        ensure!(elsewhere.is_empty(), "{}: {elsewhere:?}", controller.name);
     }
     installation.remove().await
 }
@@ -185,7 +210,9 @@ async fn an_installation_for_one_namespace_reaches_no_other() -> Result<()> {
     let belongs_to_none = |permission: &Permission| permission.0 == "tf.upbound.io" && permission.1 == "workspaces";
     for controller in CONTROLLERS {
         let declared = permissions(controller.everywhere);
-        let inside = installation.held(controller.name, Some(&watched), &asked).await?;
+        let inside = installation
+            .held(controller.name, Reach::inside(&watched), &asked)
+            .await?;
         ensure!(
             inside == declared,
             "{}: {:?}",
@@ -193,7 +220,9 @@ async fn an_installation_for_one_namespace_reaches_no_other() -> Result<()> {
             inside.symmetric_difference(&declared)
         );
         for elsewhere in ["default", "capt-system", installation.namespace.as_str()] {
-            let held = installation.held(controller.name, Some(elsewhere), &asked).await?;
+            let held = installation
+                .held(controller.name, Reach::inside(elsewhere), &asked)
+                .await?;
             let foreign: Vec<_> = held.iter().filter(|permission| !belongs_to_none(permission)).collect();
             ensure!(foreign.is_empty(), "{} in {elsewhere}: {foreign:?}", controller.name);
         }
