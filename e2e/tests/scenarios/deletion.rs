@@ -41,6 +41,48 @@ async fn deleting(bench: &Bench, api: kube::Api<DynamicObject>, said: &str) -> R
         .await
 }
 
+/// Core deletes the workers first, and waits for them; a cluster whose API server went before them could not let them go.
+#[tokio::test]
+async fn workers_go_before_their_control_plane() -> Result<()> {
+    let bench = Bench::new("workers").await?;
+    bench.cluster(&NAMES, Wishes::existing_vpc()).await?;
+    bench.available(&NAMES).await?;
+    let worker = json!({
+        "apiVersion": "cluster.x-k8s.io/v1beta2", "kind": "Machine",
+        "metadata": {"name": "worker", "finalizers": ["example.com/still-there"]},
+        "spec": {
+            "clusterName": NAMES.cluster,
+            "bootstrap": {"dataSecretName": "worker"},
+            "infrastructureRef": {"apiGroup": "infrastructure.cluster.x-k8s.io", "kind": "CAPTCluster", "name": "worker"},
+        },
+    });
+    bench.create(worker, &Value::Null).await?;
+    bench
+        .clusters()
+        .delete(NAMES.cluster, &DeleteParams::background())
+        .await?;
+    bench
+        .until(bench.clusters(), NAMES.cluster, "waiting for its workers", |cluster| {
+            condition(cluster, "Deleting") == "True/WaitingForWorkersDeletion"
+        })
+        .await?;
+    let control_plane = bench.control_planes().get(NAMES.control_plane).await?;
+    assert_eq!(control_plane.metadata.deletion_timestamp, None);
+    assert!(is_true(&control_plane, "Ready"));
+
+    let machines = testing::objects(
+        &bench.client,
+        "cluster.x-k8s.io/v1beta2",
+        "Machine",
+        Some(&bench.namespace),
+    );
+    bench
+        .patch(&machines, "worker", json!({"metadata": {"finalizers": null}}))
+        .await?;
+    bench.gone(&NAMES).await?;
+    bench.no_trace(&NAMES).await
+}
+
 #[tokio::test]
 async fn the_audit_log_shows_the_order() -> Result<()> {
     let bench = Bench::new("order").await?;
