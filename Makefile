@@ -120,6 +120,11 @@ test-chart: programs ## The chart on a real node, with the programs just built a
 test-faults: programs ## Every fault at every write of every controller, 25 minutes (FAULTS="capt-endpoint kill-after 3" runs one)
 	@$(CARGO) test --package capt-e2e --locked --test faults -- --ignored --nocapture
 
+.PHONY: test-fleet
+test-fleet: export FLEET ?= 200
+test-fleet: programs ## Delete FLEET simulated clusters at the same time (200: 6 minutes), and 8 real ones
+	@$(CARGO) test --package capt-e2e --locked --test fleet -- go_at_the_same_time --nocapture
+
 ##@ Node
 
 .PHONY: node-up
