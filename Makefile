@@ -80,7 +80,7 @@ advisories: $(DENY) ## Check the dependencies for known vulnerabilities (fetches
 ##@ Test
 
 .PHONY: test
-test: lint test-generated test-unit test-e2e test-chart ## Everything that a change has to pass
+test: lint test-generated test-unit test-e2e ## Everything that a change has to pass
 
 .PHONY: test-full
 test-full: export PROPTEST_CASES = 5000
