@@ -117,7 +117,7 @@ test-chart: programs ## The chart on a real node, with the programs just built a
 	fi
 
 .PHONY: test-faults
-test-faults: programs ## Every fault at every write of every controller, 25 minutes (FAULTS="capt-endpoint kill-after 3" runs one)
+test-faults: programs ## Every fault at every write of every controller, 30 minutes (FAULTS="capt-endpoint kill-after 3" runs one)
 	@$(CARGO) test --package capt-e2e --locked --test faults -- --ignored --nocapture
 
 .PHONY: test-fleet
