@@ -177,10 +177,9 @@ fn against_the_clock(seen: &Observed, judged: Judgement, now: Timestamp) -> (Jud
     let since = recorded
         .filter(|_| !starts_anew && !was_paused)
         .unwrap_or_else(|| Time(whole_seconds(now)));
-    let is_over = |since: &Time| later(since.0, timeout) <= now;
     // Nobody else had anything to do before the apply is made: the controller was away, or its requests failed.
     let is_ours_to_do = matches!(seen.apply, Apply::Absent) && seen.trouble.is_none();
-    let since = if is_ours_to_do && is_over(&since) {
+    let since = if is_ours_to_do && later(since.0, timeout) <= now {
         Time(whole_seconds(now))
     } else {
         since

@@ -103,13 +103,14 @@ pub fn role(namespace: &str, name: &str, rules: &[Rule]) -> Role {
 
 /// What a controller of this name may do in its own namespace.
 pub fn own_namespace_role(namespace: &str, name: &str) -> Role {
-    let mut role = role(namespace, name, OWN_NAMESPACE);
-    for rule in role.rules.iter_mut().flatten() {
-        if rule.verbs == HOLD_LEASE.verbs {
-            rule.resource_names = Some(vec![name.to_owned()]);
-        }
+    let hold = PolicyRule {
+        resource_names: Some(vec![name.to_owned()]),
+        ..HOLD_LEASE.policy()
+    };
+    Role {
+        rules: Some(vec![MAKE_LEASE.policy(), hold]),
+        ..role(namespace, name, &[])
     }
-    role
 }
 
 /// The same as YAML, for [`yaml`]'s readers.

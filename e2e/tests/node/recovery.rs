@@ -25,12 +25,27 @@ const NEXT: &str = "9.9.9-next";
 /// Longer than a leader that cannot renew goes on, so that all of them have to stop.
 const OUTAGE: Duration = Duration::from_secs(12);
 
-#[tokio::test(flavor = "multi_thread")]
-#[ignore = "needs a node: make test-chart"]
-async fn a_controller_is_upgraded_alone_and_rolled_back_in_the_midst_of_work() -> Result<()> {
+/// A node with a release on it, as the chart installs it.
+async fn released() -> Result<Site> {
     let site = Site::build("simulator").await?;
     site.install(&json!({}))?;
     site.all_ready(2).await?;
+    Ok(site)
+}
+
+/// Waits until the first of the clusters is being made.
+async fn work_has_begun(wave: &Wave, names: &[String]) -> Result<()> {
+    let first = names.first().context("no cluster")?;
+    let applies = wave.ours(INFRASTRUCTURE, "WorkspaceTemplateApply");
+    until(&applies, &format!("{first}-vpc"), "made", |_| true)
+        .await
+        .map(drop)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "needs a node: make test-chart"]
+async fn a_controller_is_upgraded_alone_and_rolled_back_in_the_midst_of_work() -> Result<()> {
+    let site = released().await?;
     let environment = &site.scratch.environment;
     let tools = Toolbox::with_node(environment.cache()).await?;
     for controller in CONTROLLERS {
@@ -40,14 +55,7 @@ async fn a_controller_is_upgraded_alone_and_rolled_back_in_the_midst_of_work() -
     let wave = Wave::new(&site, "upgraded").await?;
 
     let names = wave.create("upgraded", 6, 3).await?;
-    let first = names.first().context("no cluster")?;
-    until(
-        &wave.ours(INFRASTRUCTURE, "WorkspaceTemplateApply"),
-        &format!("{first}-vpc"),
-        "made",
-        |_| true,
-    )
-    .await?;
+    work_has_begun(&wave, &names).await?;
     upgrade_alone(&site, "workspace", "capt-workspace-controller").await?;
     upgrade_alone(&site, "controlplane", "capt-controlplane-controller").await?;
     roll_back(&site, "capt-controlplane-controller").await?;
@@ -122,22 +130,13 @@ async fn assert_tag(site: &Site, controller: &str, tag: &str) -> Result<()> {
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "needs a node: make test-chart"]
 async fn it_comes_back_by_itself() -> Result<()> {
-    let site = Site::build("simulator").await?;
-    site.install(&json!({}))?;
-    site.all_ready(2).await?;
+    let site = released().await?;
     let environment = &site.scratch.environment;
     let wave = Wave::new(&site, "outage").await?;
 
     // The node loses its power in the midst of creations: kubelet, containerd, and every container with them.
     let mut names = wave.create("power", 4, 3).await?;
-    let first = names.first().context("no cluster")?.clone();
-    until(
-        &wave.ours(INFRASTRUCTURE, "WorkspaceTemplateApply"),
-        &format!("{first}-vpc"),
-        "made",
-        |_| true,
-    )
-    .await?;
+    work_has_begun(&wave, &names).await?;
     for component in [node::KUBELET, node::CONTAINERD] {
         let record = environment
             .process(component)

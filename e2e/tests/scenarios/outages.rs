@@ -110,6 +110,16 @@ async fn controllers_start_in_any_order_and_before_cluster_api() -> Result<()> {
     before.delete_without_a_trace(&NAMES).await
 }
 
+/// Changes the control plane, and waits until it is as wished.
+async fn change_control_plane(bench: &Bench, change: Value) -> Result<()> {
+    let api = bench.control_planes();
+    let generation = bench.patch(&api, NAMES.control_plane, change).await?;
+    bench
+        .until(api, NAMES.control_plane, "Ready", ready_since(generation))
+        .await
+        .map(drop)
+}
+
 /// A network that can be used stays Ready also while it is not as wished.
 fn network_as_wished_since(generation: i64) -> impl Fn(&DynamicObject) -> bool {
     move |network| is_true(network, "VPCReady") && observed(network) >= generation
@@ -224,21 +234,7 @@ async fn deadlines_pass_across_restarts_and_late_successes_heal() -> Result<()> 
     // Slowness was only this run's; without it the spec is that of the undisturbed one.
     let quick = json!({"spec": {"variables": {"slow_seconds": null}}});
     let network_generation = bench.patch(&bench.networks(), NAMES.network, quick).await?;
-    let generation = bench
-        .patch(
-            &bench.control_planes(),
-            NAMES.control_plane,
-            json!({"spec": {"variables": null}}),
-        )
-        .await?;
-    bench
-        .until(
-            bench.control_planes(),
-            NAMES.control_plane,
-            "Ready",
-            ready_since(generation),
-        )
-        .await?;
+    change_control_plane(&bench, json!({"spec": {"variables": null}})).await?;
     bench
         .until(
             bench.networks(),
@@ -355,21 +351,7 @@ async fn the_provider_goes_and_comes_back() -> Result<()> {
         })
         .await?;
     bench.patch(&bench.applies(), &apply, resume(Value::Null)).await?;
-    let generation = bench
-        .patch(
-            &bench.control_planes(),
-            NAMES.control_plane,
-            json!({"spec": {"variables": null}}),
-        )
-        .await?;
-    bench
-        .until(
-            bench.control_planes(),
-            NAMES.control_plane,
-            "Ready",
-            ready_since(generation),
-        )
-        .await?;
+    change_control_plane(&bench, json!({"spec": {"variables": null}})).await?;
     // What was resumed says so for ever, on the Workspace and in the revision of its spec.
     let applied = |apply: &DynamicObject| text(apply, "/status/lastAppliedRevision").to_owned();
     let resumed = applied(&bench.applies().get(&apply).await?);
@@ -426,17 +408,7 @@ async fn the_api_server_dies_in_the_middle_of_a_creation_and_of_a_deletion() -> 
     ends_like(&bench, undisturbed().await?).await?;
 
     let lasting = json!({"spec": {"variables": {"slow_destroy_seconds": "600"}}});
-    let generation = bench
-        .patch(&bench.control_planes(), NAMES.control_plane, lasting)
-        .await?;
-    bench
-        .until(
-            bench.control_planes(),
-            NAMES.control_plane,
-            "Ready",
-            ready_since(generation),
-        )
-        .await?;
+    change_control_plane(&bench, lasting).await?;
     bench
         .clusters()
         .delete(NAMES.cluster, &DeleteParams::background())
