@@ -138,6 +138,11 @@ impl Proxy {
             .collect()
     }
 
+    /// Why the plan could not be carried out; then a trial shows nothing.
+    pub fn obstacle(&self) -> Option<String> {
+        self.shared.record().obstacle.clone()
+    }
+
     /// The resources that the controller watches.
     pub fn watched(&self) -> BTreeSet<String> {
         self.shared.record().watched.clone()
@@ -188,6 +193,7 @@ struct Life {
 }
 
 /// A request that can be sent, perhaps later.
+#[derive(Clone)]
 struct Carried {
     method: Method,
     uri: Uri,
@@ -227,6 +233,8 @@ struct Record {
     late: Option<(u64, Carried)>,
     /// The version that new watches begin with, while the world is an old one.
     past: Option<u64>,
+    /// Why the old world could not be shown.
+    obstacle: Option<String>,
 }
 
 struct Shared {

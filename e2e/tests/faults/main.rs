@@ -13,7 +13,7 @@ mod trial;
 use std::collections::BTreeMap;
 use std::time::Instant;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use bench::Bench;
 use capt_e2e::audit;
 use capt_e2e::faults::{Age, Fault, Moment, Plan};
@@ -75,8 +75,13 @@ async fn campaign(
         trials = further(&ended);
         outcomes.extend(ended);
     }
+    ensure!(
+        !outcomes.is_empty(),
+        "no trial has such a name; they are called like \"capt-endpoint kill-after 3\""
+    );
     println!("{} trials ended after {} s", outcomes.len(), begun.elapsed().as_secs());
     println!("\n{}\n{}", report::table(&outcomes), report::writes(&outcomes));
+    print!("{}", report::never_struck(&outcomes));
 
     let failures = report::failures(&outcomes);
     assert!(

@@ -74,6 +74,13 @@ fn was_put_to_the_test(outcome: &Outcome) -> bool {
     !outcome.struck.is_empty() || matches!(outcome.trial.plan, Plan::Lag { .. })
 }
 
+/// The trials that say nothing, by name.
+pub(crate) fn never_struck(outcomes: &[Outcome]) -> String {
+    let idle = outcomes.iter().filter(|outcome| !was_put_to_the_test(outcome));
+    idle.map(|outcome| format!("there was no such write this time: {}\n", outcome.trial))
+        .collect()
+}
+
 fn row(plan: &Plan) -> Row {
     let place = |fault: &Fault| Fault::ALL.iter().position(|known| known == fault).unwrap_or_default();
     match plan {

@@ -6,7 +6,7 @@ use std::fs;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, bail, ensure};
 use capt_e2e::components::CONTROLLERS;
 use capt_e2e::faults::{Plan, Proxy, Write};
 use capt_e2e::manifests;
@@ -111,6 +111,9 @@ pub(crate) async fn attempt(bench: &Bench, trial: Trial, expected: &Portrait) ->
         ended = run.come_and_go(expected) => ended,
         never = run.crash(&trial, &proxy, &victim) => never,
     };
+    if let Some(obstacle) = proxy.obstacle() {
+        bail!("{trial} in {} could not be carried out: {obstacle}", run.namespace);
+    }
     let failure = ended.err().map(|error| format!("{error:#}"));
     match &failure {
         Some(failure) => run.keep_evidence(failure, &proxy)?,

@@ -5,13 +5,14 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use axum::body::{Body, Bytes};
-use http::Response;
+use http::header::ACCEPT;
+use http::{HeaderValue, Response};
 use serde_json::{Value, json};
 
 use super::super::plan::Age;
 use super::super::target::{parameter, with_query};
 use super::super::watch::{Mode, event};
-use super::{Broken, Carried, SILENCE, Shared, collect};
+use super::{Answered, Broken, Carried, SILENCE, Shared, collect};
 
 /// What makes a list a watch.
 const WATCHING: [&str; 6] = [
@@ -56,50 +57,41 @@ impl Shared {
         let Some(version) = version.filter(|_| asks_for_a_list) else {
             return Ok(None);
         };
-        let Some(events) = self.events_of(request, version).await? else {
-            // Too long ago, even for the API server. Then there is nothing to be shown, and the plan could not be carried out.
-            let mut record = self.record();
-            record.past = None;
-            record.writes.iter_mut().for_each(|write| write.fault = None);
-            self.flow.send_modify(|flow| flow.mode = Mode::Open);
-            return Ok(None);
+        let events = match self.list_of(request, version).await? {
+            listed if listed.code.is_success() => events_of(&listed.body, version)?,
+            refused => {
+                let mut record = self.record();
+                let answer = String::from_utf8_lossy(&refused.body).into_owned();
+                record.obstacle = Some(format!("{} as of {version}: {} {answer}", request.uri, refused.code));
+                record.past = None;
+                self.flow.send_modify(|flow| flow.mode = Mode::Open);
+                return Ok(None);
+            }
         };
         let watch = self.watch_from(request, version).await?;
         self.openings.send_modify(|count| *count += 1);
         Ok(Some((events, watch)))
     }
 
-    /// A collection as it was, in the form in which a watch begins.
-    async fn events_of(&self, request: &Carried, version: u64) -> Result<Option<VecDeque<Bytes>>, Broken> {
-        let version = version.to_string();
+    /// A collection as it was.
+    async fn list_of(&self, request: &Carried, version: u64) -> Result<Answered, Broken> {
         let address = with_query(
             &request.uri,
             &WATCHING,
-            &[("resourceVersion", &version), ("resourceVersionMatch", "Exact")],
+            &[
+                ("resourceVersion", &version.to_string()),
+                ("resourceVersionMatch", "Exact"),
+            ],
         );
-        let answered = collect(self.send(request, &address).await?).await?;
-        if !answered.code.is_success() {
-            return Ok(None);
+        let mut request = request.clone();
+        // What a watch calls an object's metadata is another type than a list of them.
+        if let Some(accept) = request.headers.get(ACCEPT).and_then(|value| value.to_str().ok()) {
+            let accept = accept.replace("as=PartialObjectMetadata;", "as=PartialObjectMetadataList;");
+            request
+                .headers
+                .insert(ACCEPT, HeaderValue::from_str(&accept).map_err(|_| Broken)?);
         }
-        let list: Value = serde_json::from_slice(&answered.body).map_err(|_| Broken)?;
-        let text = |key: &str| list.get(key).and_then(Value::as_str).unwrap_or_default();
-        let kind = json!(text("kind").trim_end_matches("List"));
-        let api_version = json!(text("apiVersion"));
-        let mut events = VecDeque::new();
-        for item in list.get("items").and_then(Value::as_array).into_iter().flatten() {
-            let mut item = item.clone();
-            if let Some(fields) = item.as_object_mut() {
-                // Lists of Kubernetes' own kinds leave them out.
-                fields.entry("kind").or_insert_with(|| kind.clone());
-                fields.entry("apiVersion").or_insert_with(|| api_version.clone());
-            }
-            events.push_back(event("ADDED", item));
-        }
-        let annotations = json!({"k8s.io/initial-events-end": "true"});
-        let metadata = json!({"resourceVersion": version, "annotations": annotations});
-        let end = json!({"kind": kind, "apiVersion": api_version, "metadata": metadata});
-        events.push_back(event("BOOKMARK", end));
-        Ok(Some(events))
+        collect(self.send(&request, &address).await?).await
     }
 
     async fn watch_from(&self, request: &Carried, version: u64) -> Result<Response<Body>, Broken> {
@@ -110,4 +102,27 @@ impl Shared {
         );
         self.send(request, &address).await
     }
+}
+
+/// A list in the form in which a watch begins.
+fn events_of(list: &[u8], version: u64) -> Result<VecDeque<Bytes>, Broken> {
+    let list: Value = serde_json::from_slice(list).map_err(|_| Broken)?;
+    let text = |key: &str| list.get(key).and_then(Value::as_str).unwrap_or_default();
+    let kind = json!(text("kind").trim_end_matches("List"));
+    let api_version = json!(text("apiVersion"));
+    let mut events = VecDeque::new();
+    for item in list.get("items").and_then(Value::as_array).into_iter().flatten() {
+        let mut item = item.clone();
+        if let Some(fields) = item.as_object_mut() {
+            // Lists of Kubernetes' own kinds leave them out.
+            fields.entry("kind").or_insert_with(|| kind.clone());
+            fields.entry("apiVersion").or_insert_with(|| api_version.clone());
+        }
+        events.push_back(event("ADDED", item));
+    }
+    let annotations = json!({"k8s.io/initial-events-end": "true"});
+    let metadata = json!({"resourceVersion": version.to_string(), "annotations": annotations});
+    let end = json!({"kind": kind, "apiVersion": api_version, "metadata": metadata});
+    events.push_back(event("BOOKMARK", end));
+    Ok(events)
 }

@@ -287,7 +287,7 @@ async fn a_successor_sees_the_past_first() {
 }
 
 #[tokio::test]
-async fn a_past_that_is_forgotten_strikes_nothing() {
+async fn a_past_that_is_forgotten_is_an_obstacle() {
     let (_server, proxy) = proxy(strike(Fault::KillAndTravelBack(Age::BeforeTheWrite))).await;
     let controller = Controller::of(&proxy);
     controller.write("1").await;
@@ -299,5 +299,6 @@ async fn a_past_that_is_forgotten_strikes_nothing() {
         .watch("&sendInitialEvents=true&labelSelector=forgotten")
         .await;
     assert_eq!(events(watch, 1).await, ["MODIFIED new"]);
-    assert!(proxy.struck().is_empty());
+    let obstacle = proxy.obstacle().expect("an obstacle");
+    assert!(obstacle.contains("410 Gone"), "{obstacle}");
 }
