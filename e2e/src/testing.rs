@@ -5,6 +5,7 @@ pub mod component;
 pub mod end_state;
 pub mod history;
 pub mod prometheus;
+pub mod simulated;
 mod watchman;
 
 use std::collections::BTreeSet;

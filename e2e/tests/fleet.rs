@@ -6,23 +6,20 @@
 //! time, that it costs no more for each, and that nothing is left behind anywhere.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::Path;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
-use base64::Engine;
 use capt_e2e::audit::{self, Request};
-use capt_e2e::components::{CONTROLLERS, OwnController, STATE_NAMESPACE};
-use capt_e2e::environment::{Environment, Port, kubeconfig};
-use capt_e2e::testing::bench::{Bench, Names, Wishes};
+use capt_e2e::components::{CONTROLLERS, OwnController};
+use capt_e2e::environment::{Environment, Port};
+use capt_e2e::testing::bench::{Bench, CONTROL_PLANE, CORE, INFRASTRUCTURE, Names, TERRAFORM, Wishes};
 use capt_e2e::testing::{
-    self, Scratch, component, create, is_true, objects, until, until_all, until_all_gone, until_gone,
+    self, Scratch, component, create, is_true, objects, simulated, until, until_all, until_all_gone, until_gone,
 };
-use capt_e2e::{manifests, up};
+use capt_e2e::up;
 use capt_runtime::rbac::{OWN_NAMESPACE, Rule};
 use futures::future::try_join_all;
 use jiff::Timestamp;
-use k8s_openapi::api::core::v1::Secret;
 use kube::api::{DeleteParams, DynamicObject, ListParams};
 use kube::{Api, Client, ResourceExt};
 use nix::sys::signal::Signal;
@@ -60,11 +57,6 @@ const SETTLING: Duration = Duration::from_secs(5);
 
 /// The large ones take turns: each of them has enough to do for a whole machine.
 static TURN: Mutex<()> = Mutex::const_new(());
-
-const CLUSTER_API: &str = "cluster.x-k8s.io/v1beta2";
-const INFRASTRUCTURE: &str = "infrastructure.cluster.x-k8s.io/v1beta1";
-const CONTROL_PLANE: &str = "controlplane.cluster.x-k8s.io/v1beta1";
-const TERRAFORM: &str = "tf.upbound.io/v1beta1";
 
 #[tokio::test]
 async fn a_fleet_comes_up_rests_goes_and_survives_its_controllers() -> Result<()> {
@@ -106,7 +98,7 @@ async fn a_fleet_comes_up_rests_goes_and_survives_its_controllers() -> Result<()
     creation.assert_writes_within(WRITES_PER_CREATION);
 
     assert_eq!(
-        fleet.states_with_resources().await?.len(),
+        simulated::states_with_resources(&fleet.client).await?.len(),
         2 * CLUSTERS,
         "a VPC and an EKS cluster each"
     );
@@ -247,34 +239,23 @@ struct Fleet {
 
 impl Fleet {
     async fn new(environment: &Environment, server: &str) -> Result<Self> {
-        let settings = environment.settings()?;
-        let authority = environment.authority()?;
-        let access = json!({
-            "cluster_endpoint": server,
-            "cluster_certificate_authority_data":
-                base64::engine::general_purpose::STANDARD.encode(authority.certificate()),
-            "kubeconfig": kubeconfig(server, authority.certificate(), "admin", settings.token("admin")?),
-        });
         let client = up::client(&environment.kubeconfig()).await?;
         let namespace = testing::namespace(&client, "fleet").await?;
         let fleet = Self {
             client,
             namespace,
-            port: settings.port(Port::ApiServer)?,
-            access,
+            port: environment.settings()?.port(Port::ApiServer)?,
+            access: simulated::access(environment, server)?,
         };
-        for file in manifests::files(&Path::new(env!("CARGO_MANIFEST_DIR")).join("simulator-templates"))? {
-            for mut template in manifests::read(&file)? {
-                *template.pointer_mut("/metadata/namespace").context("no namespace")? = json!(fleet.namespace);
-                let template = create(&fleet.client, Some(&fleet.namespace), template).await?;
-                until(
-                    &fleet.ours(INFRASTRUCTURE, "WorkspaceTemplate"),
-                    &template.name_any(),
-                    "Valid",
-                    |template| is_true(template, "Valid"),
-                )
-                .await?;
-            }
+        for template in simulated::templates(&fleet.namespace)? {
+            let template = create(&fleet.client, Some(&fleet.namespace), template).await?;
+            until(
+                &fleet.ours(INFRASTRUCTURE, "WorkspaceTemplate"),
+                &template.name_any(),
+                "Valid",
+                |template| is_true(template, "Valid"),
+            )
+            .await?;
         }
         Ok(fleet)
     }
@@ -290,7 +271,7 @@ impl Fleet {
     /// Every kind that a cluster consists of.
     fn kinds(&self) -> [(&'static str, Api<DynamicObject>); 6] {
         [
-            ("Cluster", self.ours(CLUSTER_API, "Cluster")),
+            ("Cluster", self.ours(CORE, "Cluster")),
             ("CAPTCluster", self.ours(INFRASTRUCTURE, "CAPTCluster")),
             ("CAPTControlPlane", self.ours(CONTROL_PLANE, "CAPTControlPlane")),
             (
@@ -316,39 +297,19 @@ impl Fleet {
     }
 
     fn manifests(&self, name: &str) -> [Value; 3] {
-        let (network, service) = (format!("{name}-network"), format!("{name}-service"));
-        [
-            json!({
-                "apiVersion": INFRASTRUCTURE, "kind": "CAPTCluster", "metadata": {"name": network},
-                "spec": {"region": "eu-west-1", "vpcTemplateRef": {"name": "sim-vpc"}, "variables": {"slow_seconds": "2"}},
-            }),
-            json!({
-                "apiVersion": CONTROL_PLANE, "kind": "CAPTControlPlane", "metadata": {"name": service},
-                "spec": {
-                    "version": "1.31",
-                    "workspaceTemplateRef": {"name": "sim-eks"},
-                    "controlPlaneConfig": {"region": "eu-west-1"},
-                    "variables": self.access,
-                },
-            }),
-            json!({
-                "apiVersion": CLUSTER_API, "kind": "Cluster", "metadata": {"name": name},
-                "spec": {
-                    "infrastructureRef": {
-                        "apiGroup": "infrastructure.cluster.x-k8s.io", "kind": "CAPTCluster", "name": network,
-                    },
-                    "controlPlaneRef": {
-                        "apiGroup": "controlplane.cluster.x-k8s.io", "kind": "CAPTControlPlane", "name": service,
-                    },
-                },
-            }),
-        ]
+        simulated::cluster(
+            name,
+            &format!("{name}-network"),
+            &format!("{name}-service"),
+            &self.access,
+            2,
+        )
     }
 
     /// Waits until Cluster API core calls every one of them Available; returns how long that took.
     async fn available(&self, names: &[String]) -> Result<Duration> {
         let begun = Instant::now();
-        let clusters = self.ours(CLUSTER_API, "Cluster");
+        let clusters = self.ours(CORE, "Cluster");
         until_all(&clusters, names, "Available", |cluster| is_true(cluster, "Available")).await?;
         Ok(begun.elapsed())
     }
@@ -356,7 +317,7 @@ impl Fleet {
     /// Everything that Cluster API wants to know of a cluster that is up has reached it.
     async fn assert_handed_over(&self, names: &[String]) -> Result<()> {
         for name in names {
-            let cluster = self.ours(CLUSTER_API, "Cluster").get(name).await?;
+            let cluster = self.ours(CORE, "Cluster").get(name).await?;
             let at = |pointer: &str| cluster.data.pointer(pointer).cloned().unwrap_or_default();
             assert_eq!(at("/status/phase"), "Provisioned", "{name}");
             assert_eq!(
@@ -406,7 +367,7 @@ impl Fleet {
     async fn goes_without_a_trace(&self, environment: &Environment, names: &[String]) -> Result<()> {
         let deleting = Timestamp::now();
         let begun = Instant::now();
-        let clusters = self.ours(CLUSTER_API, "Cluster");
+        let clusters = self.ours(CORE, "Cluster");
         try_join_all(
             names
                 .iter()
@@ -441,24 +402,9 @@ impl Fleet {
                 );
             }
         }
-        let leaked = self.states_with_resources().await?;
+        let leaked = simulated::states_with_resources(&self.client).await?;
         assert!(leaked.is_empty(), "Terraform still has resources in {leaked:?}");
         Ok(())
-    }
-
-    /// The Terraform states in which something stands that would have to be destroyed.
-    async fn states_with_resources(&self) -> Result<Vec<String>> {
-        let states: Api<Secret> = Api::namespaced(self.client.clone(), STATE_NAMESPACE);
-        let mut found = Vec::new();
-        for secret in states.list(&ListParams::default().labels("tfstate=true")).await? {
-            let data = secret.data.as_ref().and_then(|data| data.get("tfstate"));
-            let state: Value = serde_json::from_slice(&data.context("a state without contents")?.0)?;
-            let resources = state.get("resources").and_then(Value::as_object);
-            if resources.is_some_and(|resources| !resources.is_empty()) {
-                found.push(secret.name_any());
-            }
-        }
-        Ok(found)
     }
 
     /// Clusters are begun before each death and while the dead one is missing.

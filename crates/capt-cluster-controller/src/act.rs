@@ -125,6 +125,7 @@ impl CaptClusters {
                 }
             }
             Step::CreateApply(apply) => {
+                self.capt_clusters.confirm_living(&capt_cluster).await?;
                 let why = "the CAPTCluster asks for a VPC";
                 let created = self
                     .applies

@@ -144,6 +144,10 @@ impl Worker {
                 // The deletion is on its way to the cache, and must find nothing new.
                 FinalizerAdded::Deleting => return Ok(None),
             }
+        } else if writes.copies.iter().any(|(_, deed)| deed.makes()) {
+            self.control_planes
+                .confirm_living(&Planned::new(newest.as_ref())?)
+                .await?;
         }
         let mut done = Vec::new();
         let mut alias = None;

@@ -47,6 +47,13 @@ pub(crate) enum Deed {
     Delete,
 }
 
+impl Deed {
+    /// Whether there is a new object afterwards.
+    pub(crate) fn makes(self) -> bool {
+        matches!(self, Self::Create | Self::Remake)
+    }
+}
+
 /// The next step and what is to be said once it is done; without words the last ones stand.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Plan {

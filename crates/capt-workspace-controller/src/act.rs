@@ -130,6 +130,7 @@ impl Applies {
                 }
             }
             Step::Create(workspace) => {
+                self.applies().confirm_living(&apply).await?;
                 let parent = Parent::of(&apply);
                 let owns = |live: &Workspace| identity.owns(live);
                 let why = "the template was rendered for the first time";

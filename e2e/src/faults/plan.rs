@@ -64,6 +64,8 @@ pub enum Moment {
 pub enum Age {
     /// All but the last write can be seen.
     BeforeTheWrite,
+    /// Nothing that the controller has made can be seen, but that it was about to.
+    BeforeTheFirstChild,
     /// Not one of the controller's writes can be seen.
     BeforeEverything,
 }
@@ -78,11 +80,12 @@ pub enum Refusal {
 }
 
 impl Fault {
-    pub const ALL: [Self; 15] = [
+    pub const ALL: [Self; 16] = [
         Self::Kill(Moment::Before),
         Self::Kill(Moment::After),
         Self::KillAndArriveLate,
         Self::KillAndTravelBack(Age::BeforeTheWrite),
+        Self::KillAndTravelBack(Age::BeforeTheFirstChild),
         Self::KillAndTravelBack(Age::BeforeEverything),
         Self::Cut(Moment::Before),
         Self::Cut(Moment::After),
@@ -117,6 +120,7 @@ impl fmt::Display for Fault {
             Self::Kill(Moment::After) => "kill-after",
             Self::KillAndArriveLate => "kill-late",
             Self::KillAndTravelBack(Age::BeforeTheWrite) => "kill-stale",
+            Self::KillAndTravelBack(Age::BeforeTheFirstChild) => "kill-childless",
             Self::KillAndTravelBack(Age::BeforeEverything) => "kill-ancient",
             Self::Refuse(Refusal::Conflict) => "409",
             Self::Refuse(Refusal::TooManyRequests) => "429",

@@ -65,8 +65,9 @@ impl fmt::Display for Write {
 }
 
 impl Proxy {
-    /// `upstream` leads to the API server; its credential is not used.
+    /// `upstream` leads to the API server; what is passed on does not get its credential.
     pub async fn start(mut upstream: Config, plan: Plan) -> Result<Self> {
+        let overseer = Client::try_from(upstream.clone()).context("cannot build a client for the API server")?;
         upstream.auth_info = Default::default();
         upstream.default_retry = false;
         // A watch is silent for as long as nothing happens.
@@ -74,6 +75,7 @@ impl Proxy {
         upstream.write_timeout = None;
         let shared = Arc::new(Shared {
             upstream: Client::try_from(upstream).context("cannot build a client for the API server")?,
+            overseer,
             plan,
             flow: watch::Sender::new(Flow {
                 mode: Mode::Open,
@@ -227,8 +229,12 @@ impl Answered {
 struct Record {
     writes: Vec<Write>,
     watched: BTreeSet<String>,
-    /// The version that the first and the last write led to.
-    versions: Option<(u64, u64)>,
+    /// The version that the first write led to.
+    first: Option<u64>,
+    /// The version that the first object had which was made.
+    first_child: Option<u64>,
+    /// The version of the world just before the write that was struck.
+    before: Option<u64>,
     /// A write of a dead controller that is still on its way, and the life it came from.
     late: Option<(u64, Carried)>,
     /// The version that new watches begin with, while the world is an old one.
@@ -239,6 +245,8 @@ struct Record {
 
 struct Shared {
     upstream: Client,
+    /// Asks on the proxy's own account.
+    overseer: Client,
     plan: Plan,
     flow: watch::Sender<Flow>,
     life: watch::Sender<Life>,
@@ -303,7 +311,13 @@ impl Shared {
         match fault {
             None => Ok(self.forward_write(index, &request).await?.into_response()),
             Some(Fault::Kill(Moment::Before)) => self.wait_for_death(life).await,
-            Some(Fault::Kill(Moment::After) | Fault::KillAndTravelBack(_)) => {
+            Some(Fault::Kill(Moment::After)) => {
+                self.forward_write(index, &request).await?;
+                self.wait_for_death(life).await
+            }
+            Some(Fault::KillAndTravelBack(_)) => {
+                let before = self.version().await?;
+                self.record().before = Some(before);
                 self.forward_write(index, &request).await?;
                 self.wait_for_death(life).await
             }
@@ -350,12 +364,16 @@ impl Shared {
     async fn forward_write(&self, index: usize, request: &Carried) -> Result<Answered, Broken> {
         let answered = self.forward(request).await?;
         let mut record = self.record();
+        let mut creates = false;
         if let Some(write) = record.writes.get_mut(index) {
             write.code = Some(answered.code);
+            creates = write.target.verb == Verb::Create;
         }
         if let Some(version) = answered.version().filter(|_| answered.code.is_success()) {
-            let first = record.versions.map_or(version, |(first, _)| first);
-            record.versions = Some((first, version));
+            record.first.get_or_insert(version);
+            if creates {
+                record.first_child.get_or_insert(version);
+            }
         }
         Ok(answered)
     }

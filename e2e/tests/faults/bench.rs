@@ -1,23 +1,21 @@
 //! What all trials share: an environment with a quick provider and no controllers, and an observer.
 
+use std::ffi::OsStr;
 use std::fs::{self, OpenOptions};
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use base64::Engine;
-use capt_e2e::components::{CONTROLLERS, SIMULATOR, STATE_NAMESPACE};
+use capt_e2e::components::{CONTROLLERS, SIMULATOR};
 use capt_e2e::environment::{Environment, Settings, kubeconfig};
 use capt_e2e::process::MARK;
-use capt_e2e::testing::Scratch;
+use capt_e2e::testing::{Scratch, simulated};
 use capt_e2e::{pki, simulator, up};
 use clap::Parser;
-use k8s_openapi::api::core::v1::Secret;
-use kube::api::ListParams;
 use kube::config::{KubeConfigOptions, Kubeconfig};
-use kube::{Api, Client, Config, ResourceExt};
-use serde_json::{Value, json};
+use kube::{Client, Config};
+use serde_json::Value;
 use tokio::process::{Child, Command};
 use tokio::sync::oneshot;
 use tokio::task::JoinSet;
@@ -25,6 +23,11 @@ use tokio::task::JoinSet;
 use crate::observer::Observer;
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_capt-e2e");
+
+/// A controller's program, of this tree.
+pub(crate) fn program(controller: &str) -> PathBuf {
+    Path::new(PROGRAM).with_file_name(controller)
+}
 
 pub(crate) struct Bench {
     pub(crate) client: Client,
@@ -63,11 +66,7 @@ impl Bench {
         let settings = environment.settings()?;
         let authority = environment.authority()?.certificate().to_owned();
         let server = settings.api_server()?;
-        let access = json!({
-            "cluster_endpoint": server,
-            "cluster_certificate_authority_data": base64::engine::general_purpose::STANDARD.encode(&authority),
-            "kubeconfig": kubeconfig(&server, &authority, "admin", settings.token("admin")?),
-        });
+        let access = simulated::access(environment, &server)?;
         let admin = Kubeconfig::read_from(environment.kubeconfig())?;
         let upstream = Config::from_custom_kubeconfig(admin, &KubeConfigOptions::default()).await?;
         let client = up::client(&environment.kubeconfig()).await?;
@@ -99,7 +98,8 @@ impl Bench {
     }
 
     /// Starts a controller that works on one namespace and takes `server` for the API server.
-    pub(crate) fn start(&self, controller: &str, namespace: &str, server: &str, logs: &Path) -> Result<Child> {
+    pub(crate) fn start(&self, program: &Path, namespace: &str, server: &str, logs: &Path) -> Result<Child> {
+        let controller = program.file_name().and_then(OsStr::to_str).context("not a program")?;
         let credential = self
             .environment()
             .path("kubeconfigs")
@@ -108,7 +108,7 @@ impl Bench {
         pki::write_private(&credential, &text)?;
         let log = logs.join(format!("{controller}.log"));
         let log = OpenOptions::new().create(true).append(true).open(log)?;
-        let mut command = Command::new(Path::new(PROGRAM).with_file_name(controller));
+        let mut command = Command::new(program);
         command
             // A successor must not wait for a Lease.
             .args(["--leader-elect=false", "--metrics-bind-address=127.0.0.1:0"])
@@ -120,25 +120,9 @@ impl Bench {
             .stdout(log.try_clone()?)
             .stderr(log)
             .kill_on_drop(true);
-        command.spawn().with_context(|| format!("cannot start {controller}"))
-    }
-
-    /// The Terraform states in which something stands that would have to be destroyed.
-    pub(crate) async fn leaked_states(&self) -> Result<Vec<String>> {
-        let states: Api<Secret> = Api::namespaced(self.client.clone(), STATE_NAMESPACE);
-        let mut leaked = Vec::new();
-        for secret in states.list(&ListParams::default().labels("tfstate=true")).await? {
-            let data = secret.data.as_ref().and_then(|data| data.get("tfstate"));
-            let state: Value = serde_json::from_slice(&data.context("a state without contents")?.0)?;
-            if state
-                .pointer("/resources")
-                .and_then(Value::as_object)
-                .is_some_and(|some| !some.is_empty())
-            {
-                leaked.push(secret.name_any());
-            }
-        }
-        Ok(leaked)
+        command
+            .spawn()
+            .with_context(|| format!("cannot start {}", program.display()))
     }
 }
 

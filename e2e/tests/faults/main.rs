@@ -9,29 +9,33 @@ mod observer;
 mod portrait;
 mod report;
 mod trial;
+mod versions;
 
 use std::collections::BTreeMap;
+use std::ops::RangeInclusive;
 use std::time::Instant;
 
 use anyhow::{Context, Result, ensure};
 use bench::Bench;
 use capt_e2e::audit;
-use capt_e2e::faults::{Age, Fault, Moment, Plan};
+use capt_e2e::faults::{Age, Fault, Moment, Plan, Verb};
+use capt_e2e::testing::simulated;
 use futures::StreamExt;
 use jiff::Timestamp;
 use portrait::Portrait;
-use trial::{Outcome, Surveys, Trial};
+use trial::{Outcome, Survey, Surveys, Trial};
 
 /// How many clusters come and go at the same time: enough to keep two cores busy while each waits for others.
-const PARALLEL: usize = 16;
+pub(crate) const PARALLEL: usize = 16;
 
 /// Faults that are tried at each write by itself, because what comes of them depends on where the controller stood. Of a
 /// mere refusal it does not, so one run can refuse every write once.
-const ALONE: [Fault; 9] = [
+const ALONE: [Fault; 10] = [
     Fault::Kill(Moment::Before),
     Fault::Kill(Moment::After),
     Fault::KillAndArriveLate,
     Fault::KillAndTravelBack(Age::BeforeTheWrite),
+    Fault::KillAndTravelBack(Age::BeforeTheFirstChild),
     Fault::KillAndTravelBack(Age::BeforeEverything),
     Fault::Cut(Moment::After),
     Fault::HoldWatches,
@@ -89,7 +93,7 @@ async fn campaign(
         "{failures}\nlogs and objects are in {}",
         bench.environment().path("logs/faults").display()
     );
-    let leaked = bench.leaked_states().await?;
+    let leaked = simulated::states_with_resources(&bench.client).await?;
     assert!(leaked.is_empty(), "Terraform still has resources in {leaked:?}");
     assert_nothing_was_made_twice(&bench, started)
 }
@@ -126,11 +130,24 @@ fn all_trials(surveys: &Surveys, alone: &[Fault]) -> Vec<Trial> {
     }
     for fault in alone.iter().copied() {
         for (controller, survey) in surveys {
-            let plans = (1..=survey.writes.len()).map(|at| Plan::Strike { at, fault });
+            let plans = occasions(fault, survey).map(|at| Plan::Strike { at, fault });
             trials.extend(plans.map(|plan| Trial { controller, plan }));
         }
     }
     trials
+}
+
+/// The writes at which a fault can strike.
+fn occasions(fault: Fault, survey: &Survey) -> RangeInclusive<usize> {
+    let all = survey.writes.len();
+    match fault {
+        // Before the first child there is no world without it to go back to.
+        Fault::KillAndTravelBack(Age::BeforeTheFirstChild) => {
+            let children = survey.writes.iter().position(|write| write.target.verb == Verb::Create);
+            children.unwrap_or(all) + 1..=all
+        }
+        _ => 1..=all,
+    }
 }
 
 /// Races make some runs write more often than others: as long as the last write was reached, there may be one more.
@@ -169,12 +186,16 @@ fn sample(surveys: &Surveys, seed: u64) -> Vec<Trial> {
         surveys
             .iter()
             .nth(index)
-            .map(|(controller, survey)| (*controller, survey.writes.len()))
+            .map(|(controller, survey)| (*controller, survey))
     };
     let mut trials = Vec::new();
     for fault in Fault::ALL {
-        if let Some((controller, writes)) = next() {
-            let at = 1 + random.below(writes);
+        // Not every controller has an occasion for every fault, but the next one then has.
+        let mut candidates = std::iter::from_fn(&mut next).take(surveys.len());
+        let found = candidates.find(|(_, survey)| !occasions(fault, survey).is_empty());
+        if let Some((controller, survey)) = found {
+            let occasions = occasions(fault, survey);
+            let at = occasions.start() + random.below(occasions.clone().count());
             trials.push(Trial {
                 controller,
                 plan: Plan::Strike { at, fault },

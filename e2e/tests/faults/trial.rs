@@ -3,34 +3,29 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::fs;
-use std::path::Path;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
 use capt_e2e::components::CONTROLLERS;
 use capt_e2e::faults::{Plan, Proxy, Write};
-use capt_e2e::manifests;
-use capt_e2e::testing::{self, condition, create, objects};
+use capt_e2e::testing::bench::{CORE, INFRASTRUCTURE};
+use capt_e2e::testing::{self, condition, create, objects, simulated};
 use kube::ResourceExt;
 use kube::api::DeleteParams;
 use serde_json::{Value, json};
 use tokio::process::Child;
 use tokio::sync::Mutex;
 
-use crate::bench::Bench;
+use crate::bench::{self, Bench};
 use crate::observer::{Id, Turn, World};
 use crate::portrait::Portrait;
 
 /// How long nothing may change before the undisturbed run counts as settled; longer on a machine that is slow.
 const SETTLED: Duration = Duration::from_secs(5);
 
-const CLUSTER_API: &str = "cluster.x-k8s.io/v1beta2";
-const INFRASTRUCTURE: &str = "infrastructure.cluster.x-k8s.io/v1beta1";
-const CONTROL_PLANE: &str = "controlplane.cluster.x-k8s.io/v1beta1";
-
 const CLUSTER: &str = "blue";
-const NETWORK: &str = "blue-network";
-const SERVICE: &str = "blue-service";
+pub(crate) const NETWORK: &str = "blue-network";
+pub(crate) const SERVICE: &str = "blue-service";
 /// What Terraform reads, so that it has to be protected for as long as something can be destroyed.
 const INPUTS: &str = "blue-inputs";
 
@@ -129,63 +124,41 @@ pub(crate) async fn attempt(bench: &Bench, trial: Trial, expected: &Portrait) ->
     })
 }
 
-struct Run<'a> {
+/// One cluster's life.
+pub(crate) struct Run<'a> {
     bench: &'a Bench,
-    namespace: String,
-    logs: std::path::PathBuf,
+    pub(crate) namespace: String,
+    pub(crate) logs: std::path::PathBuf,
 }
 
 impl<'a> Run<'a> {
-    async fn begin(bench: &'a Bench, name: &str) -> Result<Self> {
+    pub(crate) async fn begin(bench: &'a Bench, name: &str) -> Result<Self> {
         let namespace = testing::namespace(&bench.client, "trial").await?;
         let logs = bench.evidence(&format!("{name}-{namespace}").replace(' ', "-"))?;
         Ok(Self { bench, namespace, logs })
     }
 
     fn start(&self, controller: &str, server: &str) -> Result<Child> {
-        self.bench.start(controller, &self.namespace, server, &self.logs)
+        self.bench
+            .start(&bench::program(controller), &self.namespace, server, &self.logs)
     }
 
     /// Templates, inputs and cluster, one after the other, as `kubectl apply` of a directory does.
-    async fn create(&self) -> Result<()> {
+    pub(crate) async fn create(&self) -> Result<()> {
         let mut wanted = vec![json!({
             "apiVersion": "v1", "kind": "Secret", "metadata": {"name": INPUTS},
             "stringData": {"inputs": json!({"environment": "trial"}).to_string()},
         })];
-        let templates = Path::new(env!("CARGO_MANIFEST_DIR")).join("simulator-templates");
-        for file in manifests::files(&templates)? {
-            for mut template in manifests::read(&file)? {
-                json_patch::merge(&mut template, &json!({"metadata": {"namespace": self.namespace}}));
-                if template.pointer("/metadata/name") == Some(&json!("sim-vpc")) {
-                    let reference = json!({"namespace": self.namespace, "name": INPUTS, "key": "inputs"});
-                    let files = json!([{"source": "SecretKey", "format": "JSON", "secretKeyRef": reference}]);
-                    let spec = json!({"template": {"spec": {"forProvider": {"varFiles": files}}}});
-                    json_patch::merge(&mut template, &json!({"spec": spec}));
-                }
-                wanted.push(template);
+        for mut template in simulated::templates(&self.namespace)? {
+            if template.pointer("/metadata/name") == Some(&json!("sim-vpc")) {
+                let reference = json!({"namespace": self.namespace, "name": INPUTS, "key": "inputs"});
+                let files = json!([{"source": "SecretKey", "format": "JSON", "secretKeyRef": reference}]);
+                let spec = json!({"template": {"spec": {"forProvider": {"varFiles": files}}}});
+                json_patch::merge(&mut template, &json!({"spec": spec}));
             }
+            wanted.push(template);
         }
-        let infrastructure =
-            json!({"apiGroup": "infrastructure.cluster.x-k8s.io", "kind": "CAPTCluster", "name": NETWORK});
-        let control_plane =
-            json!({"apiGroup": "controlplane.cluster.x-k8s.io", "kind": "CAPTControlPlane", "name": SERVICE});
-        wanted.extend([
-            json!({
-                "apiVersion": INFRASTRUCTURE, "kind": "CAPTCluster", "metadata": {"name": NETWORK},
-                "spec": {"region": "eu-west-1", "vpcTemplateRef": {"name": "sim-vpc"}},
-            }),
-            json!({
-                "apiVersion": CONTROL_PLANE, "kind": "CAPTControlPlane", "metadata": {"name": SERVICE},
-                "spec": {
-                    "version": "1.31", "workspaceTemplateRef": {"name": "sim-eks"},
-                    "controlPlaneConfig": {"region": "eu-west-1"}, "variables": self.bench.access,
-                },
-            }),
-            json!({
-                "apiVersion": CLUSTER_API, "kind": "Cluster", "metadata": {"name": CLUSTER},
-                "spec": {"infrastructureRef": infrastructure, "controlPlaneRef": control_plane},
-            }),
-        ]);
+        wanted.extend(simulated::cluster(CLUSTER, NETWORK, SERVICE, &self.bench.access, 0));
         for object in wanted {
             create(&self.bench.client, Some(&self.namespace), object).await?;
         }
@@ -210,11 +183,11 @@ impl<'a> Run<'a> {
     }
 
     /// Deletes the Cluster and, when everything has gone with it, what it was made from.
-    async fn delete(&self) -> Result<()> {
+    pub(crate) async fn delete(&self) -> Result<()> {
         let background = DeleteParams::background();
         let api = |api_version: &str, kind: &str| objects(&self.bench.client, api_version, kind, Some(&self.namespace));
         let observer = &self.bench.observer;
-        api(CLUSTER_API, "Cluster").delete(CLUSTER, &background).await?;
+        api(CORE, "Cluster").delete(CLUSTER, &background).await?;
         observer
             .until(&self.namespace, |world| what_is_left(world, is_source))
             .await
@@ -267,7 +240,7 @@ impl<'a> Run<'a> {
     }
 }
 
-fn is_not_available(world: &World) -> Option<String> {
+pub(crate) fn is_not_available(world: &World) -> Option<String> {
     let cluster = world.objects.iter().find(|(id, _)| id.kind == "Cluster");
     let state = cluster
         .map(|(_, cluster)| condition(cluster, "Available"))
@@ -276,7 +249,7 @@ fn is_not_available(world: &World) -> Option<String> {
 }
 
 /// Nothing was made twice, and the network outlived what stood in it.
-fn check_history(world: &World) -> Result<()> {
+pub(crate) fn check_history(world: &World) -> Result<()> {
     for (id, times) in world.births() {
         ensure!(times == 1, "{id} was made {times} times");
     }

@@ -6,6 +6,7 @@
     reason = "an absent key of a JSON value reads as null, which no expectation equals; nothing panics"
 )]
 
+mod disk;
 mod handover;
 mod lifecycle;
 mod machine;

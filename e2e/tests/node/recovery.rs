@@ -1,11 +1,11 @@
 //! What an operator does to a running release, and what a machine does to it: controllers are upgraded alone and rolled
-//! back, the node, the API server and etcd die and come back, all in the midst of work.
+//! back, the node, the API server and etcd die and come back, the disk for logs is full, all in the midst of work.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use capt_e2e::components::{API_SERVER, CONTROLLER_NAMESPACE, ETCD};
+use capt_e2e::components::{API_SERVER, CONTROLLER_NAMESPACE, ETCD, WORKSPACE_CONTROLLER};
 use capt_e2e::node::install::RELEASE;
 use capt_e2e::node::{self, images};
 use capt_e2e::process;
@@ -15,22 +15,22 @@ use capt_e2e::testing::until;
 use capt_e2e::tools::Toolbox;
 use k8s_openapi::api::apps::v1::Deployment;
 use kube::{Api, ResourceExt};
-use nix::sys::signal::Signal;
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
 use serde_json::json;
 
-use crate::site::{CONTROLLERS, Site};
+use crate::disk::LogDisk;
+use crate::site::{CONTROLLERS, Site, process_of, said};
 use crate::wave::Wave;
 
 const NEXT: &str = "9.9.9-next";
 /// Longer than a leader that cannot renew goes on, so that all of them have to stop.
 const OUTAGE: Duration = Duration::from_secs(12);
 
-/// A node with a release on it, as the chart installs it.
-async fn released() -> Result<Site> {
-    let site = Site::build("simulator").await?;
+/// Installs a release as the chart has it by default.
+async fn release(site: &Site) -> Result<()> {
     site.install(&json!({}))?;
-    site.all_ready(2).await?;
-    Ok(site)
+    site.all_ready(2).await
 }
 
 /// Waits until the first of the clusters is being made.
@@ -45,7 +45,8 @@ async fn work_has_begun(wave: &Wave, names: &[String]) -> Result<()> {
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "needs a node: make test-chart"]
 async fn a_controller_is_upgraded_alone_and_rolled_back_in_the_midst_of_work() -> Result<()> {
-    let site = released().await?;
+    let site = Site::build("simulator").await?;
+    release(&site).await?;
     let environment = &site.scratch.environment;
     let tools = Toolbox::with_node(environment.cache()).await?;
     for controller in CONTROLLERS {
@@ -130,8 +131,10 @@ async fn assert_tag(site: &Site, controller: &str, tag: &str) -> Result<()> {
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "needs a node: make test-chart"]
 async fn it_comes_back_by_itself() -> Result<()> {
-    let site = released().await?;
+    let site = Site::build("simulator").await?;
     let environment = &site.scratch.environment;
+    let logs = LogDisk::mount(environment)?;
+    release(&site).await?;
     let wave = Wave::new(&site, "outage").await?;
 
     // The node loses its power in the midst of creations: kubelet, containerd, and every container with them.
@@ -172,5 +175,23 @@ async fn it_comes_back_by_itself() -> Result<()> {
     site.scratch.up(&["--provider", "simulator"])?;
     wave.gone(&names).await?;
     site.all_ready(2).await?;
-    Ok(())
+
+    // Not one line fits on the disk for logs: nobody works less for it, and who dies then begins again.
+    logs.fill()?;
+    let names = wave.create("full", 4, 1).await?;
+    let (predecessor, leader) = site.leader(WORKSPACE_CONTROLLER).await?;
+    kill(Pid::from_raw(process_of(&leader)?), Signal::SIGKILL)?;
+    wave.available(&names).await?;
+    wave.delete(&names).await?;
+    wave.gone(&names).await?;
+    site.successor(WORKSPACE_CONTROLLER, &predecessor).await?;
+    site.all_ready(2).await?;
+    // And when there is room, it is used.
+    logs.clear()?;
+    let names = wave.create("room", 1, 0).await?;
+    let (_, leader) = site.leader(WORKSPACE_CONTROLLER).await?;
+    said(site.follow(&leader).await?, "room-00").await?;
+    wave.available(&names).await?;
+    wave.delete(&names).await?;
+    wave.gone(&names).await
 }

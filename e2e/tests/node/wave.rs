@@ -1,16 +1,13 @@
 //! Many clusters at once, on the simulator.
 
-use anyhow::{Context, Result, ensure};
-use base64::Engine;
-use capt_e2e::environment::kubeconfig;
-use capt_e2e::testing::bench::{CONTROL_PLANE, CORE, INFRASTRUCTURE, TERRAFORM};
+use anyhow::{Result, ensure};
+use capt_e2e::testing::bench::{CORE, INFRASTRUCTURE, TERRAFORM};
 use capt_e2e::testing::history::History;
-use capt_e2e::testing::{create, is_true, objects};
-use capt_e2e::{manifests, up};
+use capt_e2e::testing::{create, is_true, objects, simulated};
 use futures::future::try_join_all;
 use kube::api::{DeleteParams, DynamicObject, ListParams};
 use kube::{Api, Client, ResourceExt};
-use serde_json::{Value, json};
+use serde_json::Value;
 
 use crate::site::Site;
 
@@ -32,23 +29,13 @@ impl Wave {
     /// In a namespace that is there, to which it brings templates for the simulator.
     pub(crate) async fn in_namespace(site: &Site, namespace: &str) -> Result<Self> {
         let environment = &site.scratch.environment;
-        let settings = environment.settings()?;
-        let (server, authority) = (settings.api_server()?, environment.authority()?);
         let wave = Self {
             client: site.client.clone(),
             namespace: namespace.to_owned(),
-            access: json!({
-                "cluster_endpoint": server,
-                "cluster_certificate_authority_data":
-                    base64::engine::general_purpose::STANDARD.encode(authority.certificate()),
-                "kubeconfig": kubeconfig(&server, authority.certificate(), "admin", settings.token("admin")?),
-            }),
+            access: simulated::access(environment, &environment.settings()?.api_server()?)?,
         };
-        for file in manifests::files(&up::repository("e2e/simulator-templates"))? {
-            for mut template in manifests::read(&file)? {
-                *template.pointer_mut("/metadata/namespace").context("no namespace")? = json!(namespace);
-                create(&wave.client, Some(namespace), template).await?;
-            }
+        for template in simulated::templates(namespace)? {
+            create(&wave.client, Some(namespace), template).await?;
         }
         Ok(wave)
     }
@@ -63,38 +50,11 @@ impl Wave {
         try_join_all(
             names
                 .iter()
-                .flat_map(|name| self.cluster(name, seconds))
+                .flat_map(|name| simulated::cluster(name, name, name, &self.access, seconds))
                 .map(|manifest| create(&self.client, Some(&self.namespace), manifest)),
         )
         .await?;
         Ok(names)
-    }
-
-    fn cluster(&self, name: &str, seconds: u32) -> [Value; 3] {
-        let reference = |group: &str, kind: &str| json!({ "apiGroup": group, "kind": kind, "name": name });
-        [
-            json!({
-                "apiVersion": INFRASTRUCTURE, "kind": "CAPTCluster", "metadata": { "name": name },
-                "spec": {
-                    "region": "eu-west-1", "vpcTemplateRef": { "name": "sim-vpc" },
-                    "variables": { "slow_seconds": seconds.to_string() },
-                },
-            }),
-            json!({
-                "apiVersion": CONTROL_PLANE, "kind": "CAPTControlPlane", "metadata": { "name": name },
-                "spec": {
-                    "version": "1.31", "workspaceTemplateRef": { "name": "sim-eks" },
-                    "controlPlaneConfig": { "region": "eu-west-1" }, "variables": self.access,
-                },
-            }),
-            json!({
-                "apiVersion": CORE, "kind": "Cluster", "metadata": { "name": name },
-                "spec": {
-                    "infrastructureRef": reference("infrastructure.cluster.x-k8s.io", "CAPTCluster"),
-                    "controlPlaneRef": reference("controlplane.cluster.x-k8s.io", "CAPTControlPlane"),
-                },
-            }),
-        ]
     }
 
     /// Waits until Cluster API calls every one of them Available, and finds two Workspaces of each.

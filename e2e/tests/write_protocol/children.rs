@@ -280,7 +280,7 @@ async fn a_cluster_scoped_dynamic_child_is_replaced_whole_and_only_when_it_diffe
     assert!(matches!(conflict, Failure::OwnershipConflict { .. }), "{conflict:?}");
 
     assert_eq!(workspaces.delete(&ours, WHY).await?, Deleted::Requested);
-    assert!(workspaces.is_gone(None, name, Planned::new(&made)?.uid()).await?);
+    assert_lost(workspaces.confirm_living(&Planned::new(&made)?).await, Race::Vanished)?;
     Ok(())
 }
 

@@ -120,7 +120,7 @@ async fn nothing_is_written_to_an_object_that_has_vanished() -> Result<()> {
         "nothing left to do"
     );
     assert!(subjects.live(Some(&world.namespace), "s").await?.is_none());
-    assert!(subjects.is_gone(Some(&world.namespace), "s", gone.uid()).await?);
+    assert_lost(subjects.confirm_living(&gone).await, Race::Vanished)?;
     Ok(())
 }
 
@@ -166,15 +166,8 @@ async fn an_object_made_anew_under_the_same_name_is_never_touched() -> Result<()
     )?;
 
     assert_eq!(world.raw::<Subject>("s").await?, before);
-    assert!(
-        subjects.is_gone(Some(&world.namespace), "s", stale.uid()).await?,
-        "the first one is gone"
-    );
-    assert!(
-        !subjects
-            .is_gone(Some(&world.namespace), "s", Planned::new(&new)?.uid())
-            .await?
-    );
+    assert_lost(subjects.confirm_living(&stale).await, Race::Changed)?;
+    subjects.confirm_living(&Planned::new(&new)?).await?;
     Ok(())
 }
 

@@ -151,16 +151,15 @@ async fn an_object_being_deleted_takes_no_finalizer_and_that_is_no_error() -> Re
     );
     assert_eq!(refused.class(), Class::Conflict);
 
+    // Nothing is made for what is going, whatever the cache shows.
+    assert_lost(subjects.confirm_living(&Planned::new(&seen)?).await, Race::Changed)?;
+
     written(
         subjects
             .remove_finalizers(&Planned::new(&deleting)?, &["example.com/theirs"], WHY)
             .await?,
     )?;
-    assert!(
-        subjects
-            .is_gone(Some(&world.namespace), "s", Planned::new(&seen)?.uid())
-            .await?
-    );
+    assert_lost(subjects.confirm_living(&Planned::new(&seen)?).await, Race::Vanished)?;
     Ok(())
 }
 

@@ -129,7 +129,8 @@ async fn a_missing_permission_says_which_and_is_no_fault_before_it_lasts() -> Re
     let failures = [
         failure(subjects.apply_status(&planned, &report(Phase::Creating), WHY).await)?,
         failure(subjects.live(Some(&world.namespace), "s").await)?,
-        failure(subjects.is_gone(Some(&world.namespace), "absent", "u").await)?,
+        failure(subjects.live(Some(&world.namespace), "absent").await)?,
+        failure(subjects.confirm_living(&planned).await)?,
         failure(subjects.live_list(None, None).await)?,
         failure(
             subjects
@@ -198,7 +199,6 @@ async fn an_unknown_kind_is_never_taken_for_an_absent_object() -> Result<()> {
         let things: Objects<DynamicObject> = writer.of_dynamic(kind);
         let failures = [
             failure(things.live(Some(&world.namespace), "x").await)?,
-            failure(things.is_gone(Some(&world.namespace), "x", "u").await)?,
             failure(things.live_list(Some(&world.namespace), None).await)?,
         ];
         for failure in failures {

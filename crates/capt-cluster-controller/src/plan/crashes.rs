@@ -122,6 +122,9 @@ impl World {
                 }
             }
             Step::CreateApply(wished) => {
+                live_capt_cluster
+                    .filter(|live| live.uid.as_deref() == Some(uid) && live.deletion_timestamp.is_none())
+                    .ok_or(LostRace)?;
                 if let Some(there) = live_apply {
                     assert!(is_ours(there, uid), "nobody else makes applies here");
                     return Ok(true);

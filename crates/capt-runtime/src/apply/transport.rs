@@ -174,12 +174,24 @@ impl<K: Resource + DeserializeOwned> Objects<K> {
         }
     }
 
-    /// Whether the object with this UID no longer exists, by a live read. Another one under its name is not it.
-    pub async fn is_gone(&self, namespace: Option<&str>, name: &str, uid: &str) -> Result<bool, Failure> {
-        Ok(self
-            .live(namespace, name)
-            .await?
-            .is_none_or(|object| object.meta().uid.as_deref() != Some(uid)))
+    /// Fails with a lost race unless the planned object is still there and not being deleted, by a live read.
+    ///
+    /// To be asked before anything is made for it: a create names no version, so nothing else refuses one that was planned
+    /// from a cache which is so late that the object, and the child with it, have come and gone since. What is made then
+    /// would never be undone.
+    pub async fn confirm_living(&self, planned: &Planned<'_, K>) -> Result<(), Failure> {
+        let live = self.live(planned.namespace, planned.name).await?;
+        let race = match live.as_ref().map(Resource::meta) {
+            Some(meta) if meta.uid.as_deref() == Some(planned.uid) && meta.deletion_timestamp.is_none() => {
+                return Ok(());
+            }
+            Some(_) => Race::Changed,
+            None => Race::Vanished,
+        };
+        Err(Failure::LostRace {
+            object: self.planned_ref(planned),
+            race,
+        })
     }
 
     /// All objects that match, as the API server has them now: an empty answer really means none.

@@ -7,6 +7,9 @@ use std::sync::Arc;
 use axum::body::{Body, Bytes};
 use http::header::ACCEPT;
 use http::{HeaderValue, Response};
+use k8s_openapi::api::core::v1::Namespace;
+use kube::Api;
+use kube::api::ListParams;
 use serde_json::{Value, json};
 
 use super::super::plan::Age;
@@ -27,16 +30,20 @@ const WATCHING: [&str; 6] = [
 impl Shared {
     /// From now on watches begin in the past, and the present reaches them when all of them have been silent for a while.
     pub(super) fn travel_back(self: &Arc<Self>, age: Age) {
-        // Not one write has succeeded: there is no other past than the present.
-        let Some((first, last)) = self.record().versions else {
-            return;
-        };
-        let version = match age {
-            Age::BeforeTheWrite => last,
-            Age::BeforeEverything => first,
-        };
+        let mut record = self.record();
         // The versions of all objects come from one counter: one less is the world without that write.
-        self.record().past = Some(version.saturating_sub(1));
+        let without = |version: Option<u64>| version.map(|version| version.saturating_sub(1));
+        let version = match age {
+            Age::BeforeTheWrite => record.before,
+            Age::BeforeTheFirstChild => without(record.first_child),
+            Age::BeforeEverything => without(record.first),
+        };
+        // Where nothing has succeeded there is no other past than the present.
+        if version.is_none() {
+            return;
+        }
+        record.past = version;
+        drop(record);
         self.flow.send_modify(|flow| flow.mode = Mode::Held);
         let shared = self.clone();
         let mut openings = self.openings.subscribe();
@@ -48,6 +55,15 @@ impl Shared {
             shared.record().past = None;
             shared.flow.send_modify(|flow| flow.mode = Mode::Open);
         });
+    }
+
+    /// The version of the world as it is now.
+    pub(super) async fn version(&self) -> Result<u64, Broken> {
+        let newest = ListParams::default().limit(1);
+        let namespaces: Api<Namespace> = Api::all(self.overseer.clone());
+        let listed = namespaces.list_metadata(&newest).await.map_err(|_| Broken)?;
+        let version = listed.metadata.resource_version.ok_or(Broken)?;
+        version.parse().map_err(|_| Broken)
     }
 
     /// How a watch begins in the past, and how it goes on from there; `None` when it is to begin in the present.

@@ -28,6 +28,11 @@ impl Server {
             .headers()
             .get("authorization")
             .map(|value| value.to_str().unwrap());
+        if request.uri().path() == "/api/v1/namespaces" {
+            let version = 100 + server.asked().len();
+            let answer = json!({"metadata": {"resourceVersion": version.to_string()}, "items": []});
+            return Response::new(Body::from(answer.to_string()));
+        }
         assert_eq!(
             credential,
             Some("Bearer its-own"),
@@ -254,10 +259,14 @@ async fn watches_break_off_and_stay_shut_for_a_while() {
 
 #[tokio::test]
 async fn a_successor_sees_the_past_first() {
-    for (age, version) in [(Age::BeforeTheWrite, 101), (Age::BeforeEverything, 100)] {
+    for (age, version) in [
+        (Age::BeforeTheWrite, 101),
+        (Age::BeforeTheFirstChild, 100),
+        (Age::BeforeEverything, 100),
+    ] {
         let (server, proxy) = proxy(strike(Fault::KillAndTravelBack(age))).await;
         let controller = Controller::of(&proxy);
-        controller.write("1").await;
+        controller.send("POST", COLLECTION, "{}").await.unwrap();
         tokio::join!(controller.write("2"), async {
             proxy.stopped().await;
             proxy.revive();
