@@ -1,6 +1,6 @@
 //! A small disk for the logs of the node's pods, which can be full.
 
-use std::fs::{self, File};
+use std::fs::File;
 use std::io::{ErrorKind, Write};
 use std::path::PathBuf;
 use std::process::Command;
@@ -11,8 +11,8 @@ use capt_e2e::node::NAMESPACES;
 
 /// Begins before the pods whose logs are to be on it, and ends with the node.
 pub(crate) struct LogDisk {
-    /// What takes the room, as this machine sees it.
-    filler: PathBuf,
+    /// Where it is, as this machine sees it.
+    place: PathBuf,
 }
 
 impl LogDisk {
@@ -28,13 +28,14 @@ impl LogDisk {
         let inside = PathBuf::from(format!("/proc/{}/root", keeper.pid));
         let logs = logs.strip_prefix("/").context("a relative path of logs")?;
         Ok(Self {
-            filler: inside.join(logs).join("filler"),
+            place: inside.join(logs),
         })
     }
 
-    /// Leaves room for not one byte.
-    pub(crate) fn fill(&self) -> Result<()> {
-        let mut file = File::create(&self.filler)?;
+    /// Leaves room for not one byte, for as long as what is returned is kept: a file without a name, because the kubelet
+    /// removes what is in this directory and belongs to no pod.
+    pub(crate) fn fill(&self) -> Result<File> {
+        let mut file = tempfile::tempfile_in(&self.place)?;
         let mut piece: &[u8] = &[b'x'; 4096];
         while !piece.is_empty() {
             match file.write(piece) {
@@ -43,10 +44,6 @@ impl LogDisk {
                 Err(error) => return Err(error.into()),
             }
         }
-        Ok(())
-    }
-
-    pub(crate) fn clear(&self) -> Result<()> {
-        Ok(fs::remove_file(&self.filler)?)
+        Ok(file)
     }
 }

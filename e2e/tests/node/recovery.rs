@@ -177,7 +177,7 @@ async fn it_comes_back_by_itself() -> Result<()> {
     site.all_ready(2).await?;
 
     // Not one line fits on the disk for logs: nobody works less for it, and who dies then begins again.
-    logs.fill()?;
+    let filling = logs.fill()?;
     let names = wave.create("full", 4, 1).await?;
     let (predecessor, leader) = site.leader(WORKSPACE_CONTROLLER).await?;
     kill(Pid::from_raw(process_of(&leader)?), Signal::SIGKILL)?;
@@ -187,7 +187,7 @@ async fn it_comes_back_by_itself() -> Result<()> {
     site.successor(WORKSPACE_CONTROLLER, &predecessor).await?;
     site.all_ready(2).await?;
     // And when there is room, it is used.
-    logs.clear()?;
+    drop(filling);
     let names = wave.create("room", 1, 0).await?;
     let (_, leader) = site.leader(WORKSPACE_CONTROLLER).await?;
     said(site.follow(&leader).await?, "room-00").await?;
