@@ -1,15 +1,17 @@
 //! `clusterctl move` between two real management clusters whose Terraform has one backend and one cloud: it waits until the
-//! backend is declared as shared, nothing is built or destroyed on the way, and afterwards only the new home can do either.
+//! backend is declared as shared, nothing is built or destroyed on the way, also when it breaks off, and afterwards only the new
+//! home can do either. Two clusters move at the same time: one with cluster-scoped and one with namespaced Workspaces.
 
 use std::collections::BTreeMap;
 use std::process::Stdio;
 
 use anyhow::{Context, Result, ensure};
+use capt_api::WorkspaceKind;
 use capt_api::names::{self, annotation, finalizer, label};
 use capt_e2e::cloud::Entry;
-use capt_e2e::components::{CONTROLLER_NAMESPACE, PROVIDER, STATE_NAMESPACE};
+use capt_e2e::components::{CONTROLLER_NAMESPACE, PROVIDER, STATE_NAMESPACE, WORKSPACE_CONTROLLER};
 use capt_e2e::testing::bench::{Bench, Names, Wishes, value};
-use capt_e2e::testing::{Scratch, component, condition, create, is_true, message, until_gone};
+use capt_e2e::testing::{Scratch, component, condition, create, is_true, message, objects, until_gone};
 use k8s_openapi::api::core::v1::Secret;
 use kube::api::{DeleteParams, DynamicObject, ListParams};
 use kube::{Api, ResourceExt};
@@ -43,33 +45,43 @@ async fn a_cluster_moves_and_is_neither_built_nor_destroyed_again() -> Result<()
         .with_variables_of(&old.environment, &["KUBE_CONFIG_PATH", "PATH", "TF_VAR_cloud_dir"])?
         .start()?;
 
-    let old = Bench::of(old.environment.clone(), "move").await?;
-    let_terraform_read_a_secret(&old).await?;
-    old.cluster(&NAMES, Wishes::default()).await?;
-    old.available(&NAMES).await?;
-    old.check_access(&NAMES).await?;
-    let before = Possessions::of(&old).await?;
-    ensure!(
-        before.ledger.len() == 2,
-        "a network and a control plane, not {before:?}"
+    let first = Bench::of(old.environment.clone(), "move").await?;
+    let_terraform_read_a_secret(&first).await?;
+    first.cluster(&NAMES, Wishes::default()).await?;
+    movable(&first).await?;
+    // What was made before keeps its kind. The new home makes cluster-scoped Workspaces, unless an apply has another kind.
+    let kind = WorkspaceKind::Namespaced;
+    component::stop(&old.environment, WORKSPACE_CONTROLLER)
+        .await?
+        .start_with(&[&format!("--workspace-kind={kind}")])?;
+    let second = Bench::of(old.environment.clone(), "inside")
+        .await?
+        .with_workspaces(kind);
+    let_terraform_read_a_secret(&second).await?;
+    second.cluster(&NAMES, Wishes::default()).await?;
+
+    let (new_first, new_second) = (
+        first.beside(new.environment.clone()).await?,
+        second.beside(new.environment.clone()).await?,
     );
+    refused_without_its_providers(&first, &new_first).await?;
+    tokio::try_join!(there_and_back(&first, &new_first), there(&second, &new_second))?;
+    ensure!(first.ledger()?.is_empty(), "still in the cloud: {:?}", first.ledger()?);
+    Ok(())
+}
 
-    let new = old.beside(new.environment.clone()).await?;
-    refused_without_its_providers(&old, &new).await?;
-    given_up_while_it_is_blocked(&old, &new, &before).await?;
-    goes_on_when_the_backend_is_declared_as_shared(&old, &new).await?;
-
-    new.available(&NAMES).await?;
-    new.check_access(&NAMES).await?;
-    Possessions::of(&new).await?.must_equal(&before)?;
-    belongs_to_its_new_owners(&new).await?;
-    let states: Api<Secret> = Api::namespaced(new.client.clone(), STATE_NAMESPACE);
-    let own = states.list(&ListParams::default().labels("tfstate=true")).await?.items;
-    ensure!(own.is_empty(), "Terraform has begun again, with {} states", own.len());
-    left_to_themselves(&old).await?;
+/// A whole journey: blocked, broken off, there, back and there again, and the end.
+async fn there_and_back(old: &Bench, new: &Bench) -> Result<()> {
+    let before = settled(old).await?;
+    given_up_while_it_is_blocked(old, new, &before).await?;
+    goes_on_when_the_backend_is_declared_as_shared(old, new, &before).await?;
+    given_up_in_the_new_home(old, new, &before).await?;
+    begun_again_after_it_broke_off(old, new, &before).await?;
+    nothing_is_left_in(old).await?;
+    arrived(old, new, &before).await?;
 
     // The way back, and there again: each time what was let go is taken over once more.
-    for (from, to) in [(&new, &old), (&old, &new)] {
+    for (from, to) in [(new, old), (old, new)] {
         movable(from).await?;
         from.clusterctl(&["move", &target(to)]).await?;
         movable(to).await?;
@@ -81,18 +93,57 @@ async fn a_cluster_moves_and_is_neither_built_nor_destroyed_again() -> Result<()
     let [vpc, eks] = new.workspaces(&NAMES);
 
     // What is left in the old home can go at any time, and takes nothing with it.
-    delete_workspace(&old, &vpc).await?;
-    Possessions::of(&new).await?.must_equal(&before)?;
+    delete_workspace(old, &vpc).await?;
+    Possessions::of(new).await?.must_equal(&before)?;
 
     new.delete_without_a_trace(&NAMES).await?;
-    ensure!(new.ledger()?.is_empty(), "still in the cloud: {:?}", new.ledger()?);
     // Nor does what stayed there make anything again.
-    looks_and_does_nothing(&old, &eks).await?;
-    delete_workspace(&old, &eks).await?;
+    looks_and_does_nothing(old, &eks).await?;
+    delete_workspace(old, &eks).await?;
     for workspace in [&vpc, &eks] {
         old.no_workspace(workspace).await?;
     }
     old.invariants_held().await
+}
+
+/// The same with Workspaces that are in the namespace. clusterctl does not know their kind, and leaves them behind; the namespace
+/// of the old home takes them with it, and nothing else.
+async fn there(old: &Bench, new: &Bench) -> Result<()> {
+    let before = settled(old).await?;
+    declare_the_backend_as_shared(old).await?;
+    old.clusterctl(&["move", &target(new)]).await?;
+    nothing_is_left_in(old).await?;
+    arrived(old, new, &before).await?;
+    old.namespaces()
+        .delete(&old.namespace, &DeleteParams::background())
+        .await?;
+    until_gone(&old.namespaces(), &old.namespace).await?;
+    Possessions::of(new).await?.must_equal(&before)?;
+    new.delete_without_a_trace(&NAMES).await
+}
+
+/// What a cluster has that is up and opens.
+async fn settled(old: &Bench) -> Result<Possessions> {
+    old.available(&NAMES).await?;
+    old.check_access(&NAMES).await?;
+    let possessions = Possessions::of(old).await?;
+    ensure!(
+        possessions.entries.len() == 2,
+        "a network and a control plane, not {possessions:?}"
+    );
+    Ok(possessions)
+}
+
+/// The cluster is up and opens in its new home, with everything that it had.
+async fn arrived(old: &Bench, new: &Bench, before: &Possessions) -> Result<()> {
+    new.available(&NAMES).await?;
+    new.check_access(&NAMES).await?;
+    Possessions::of(new).await?.must_equal(before)?;
+    belongs_to_its_new_owners(new).await?;
+    let states: Api<Secret> = Api::namespaced(new.client.clone(), STATE_NAMESPACE);
+    let own = states.list(&ListParams::default().labels("tfstate=true")).await?.items;
+    ensure!(own.is_empty(), "Terraform has begun again, with {} states", own.len());
+    left_to_themselves(old).await
 }
 
 /// Terraform's own input, marked so that clusterctl takes it along: it belongs to no Cluster.
@@ -110,7 +161,7 @@ async fn let_terraform_read_a_secret(old: &Bench) -> Result<()> {
 /// What a cluster has outside the management clusters, and what opens it.
 #[derive(Debug, PartialEq)]
 struct Possessions {
-    ledger: Vec<Entry>,
+    entries: Vec<Entry>,
     /// By workspace: lineage and serial, which an apply of nothing leaves as they are.
     states: BTreeMap<String, (Value, Value)>,
     /// The keys of Terraform's states, by the Workspaces that use them.
@@ -166,8 +217,9 @@ impl std::fmt::Debug for Kubeconfig {
 
 impl Possessions {
     async fn of(bench: &Bench) -> Result<Self> {
-        let (mut states, mut keys) = (BTreeMap::new(), BTreeMap::new());
+        let (mut entries, mut states, mut keys) = (Vec::new(), BTreeMap::new(), BTreeMap::new());
         for workspace in bench.workspaces(&NAMES) {
+            entries.extend(bench.entry(&workspace)?);
             let state = bench.state(&workspace).await?;
             let state = state.with_context(|| format!("{workspace} has no state"))?;
             let field = |name: &str| state.get(name).cloned().unwrap_or_default();
@@ -177,7 +229,7 @@ impl Possessions {
         }
         let kubeconfig = bench.secrets().get(&names::kubeconfig_secret(NAMES.cluster)).await?;
         Ok(Self {
-            ledger: bench.ledger()?,
+            entries,
             states,
             keys,
             access: Kubeconfig(value(&kubeconfig, names::secret::KUBECONFIG_KEY)?),
@@ -263,9 +315,7 @@ async fn given_up_while_it_is_blocked(old: &Bench, new: &Bench, before: &Possess
 
     let nothing = new.clusters().list(&ListParams::default()).await?.items;
     ensure!(nothing.is_empty(), "a blocked move has moved {nothing:?}");
-    // clusterctl leaves the Cluster paused, and asks for it to be resumed before the next try.
-    old.patch(&old.clusters(), NAMES.cluster, json!({"spec": {"paused": null}}))
-        .await?;
+    resume(old).await?;
     for apply in applies() {
         old.until(old.applies(), &apply, "resumed", |apply| {
             !is_true(apply, "Paused") && is_true(apply, "Ready")
@@ -276,14 +326,110 @@ async fn given_up_while_it_is_blocked(old: &Bench, new: &Bench, before: &Possess
     Possessions::of(old).await?.must_equal(before)
 }
 
-/// The declaration is heard while clusterctl waits for it, although everything is paused then.
-async fn goes_on_when_the_backend_is_declared_as_shared(old: &Bench, new: &Bench) -> Result<()> {
-    let mut waiting = blocked_move(old, new).await?;
+async fn declare_the_backend_as_shared(old: &Bench) -> Result<()> {
     let shared = json!({"metadata": {"labels": {label::SHARED_BACKEND: "true"}}});
     for template in ["local-vpc", "local-eks"] {
         old.patch(&old.templates(), template, shared.clone()).await?;
     }
-    ensure!(waiting.wait().await?.success(), "clusterctl did not move the cluster");
+    Ok(())
+}
+
+/// The declaration is heard while clusterctl waits for it, although everything is paused then. The new home takes no applies, so it
+/// gets no further than that.
+async fn goes_on_when_the_backend_is_declared_as_shared(old: &Bench, new: &Bench, before: &Possessions) -> Result<()> {
+    take_no_applies(new).await?;
+    let waiting = blocked_move(old, new).await?;
+    declare_the_backend_as_shared(old).await?;
+    breaks_off(waiting, old, new, before).await
+}
+
+const QUOTA: &str = "no-applies";
+
+/// Lets clusterctl get stuck in the middle: it makes owners before what they own.
+async fn take_no_applies(new: &Bench) -> Result<()> {
+    if new.namespaces().get_opt(&new.namespace).await?.is_none() {
+        let space = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": new.namespace}});
+        create(&new.client, None, space).await?;
+    }
+    let none = json!({"count/workspacetemplateapplies.infrastructure.cluster.x-k8s.io": "0"});
+    let quota =
+        json!({"apiVersion": "v1", "kind": "ResourceQuota", "metadata": {"name": QUOTA}, "spec": {"hard": none}});
+    create(&new.client, Some(&new.namespace), quota).await?;
+    let in_force = |quota: &DynamicObject| quota.data.pointer("/status/used").is_some();
+    new.until(quotas(new), QUOTA, "in force", in_force).await.map(drop)
+}
+
+fn quotas(new: &Bench) -> Api<DynamicObject> {
+    objects(&new.client, "v1", "ResourceQuota", Some(&new.namespace))
+}
+
+/// Kills a run of clusterctl that has made some of the objects in the new home, and deleted none in the old one.
+async fn breaks_off(mut move_: Child, old: &Bench, new: &Bench, before: &Possessions) -> Result<()> {
+    for (api, name) in [
+        (new.networks(), NAMES.network),
+        (new.control_planes(), NAMES.control_plane),
+    ] {
+        new.until(api, name, "there, and paused", |object| {
+            condition(object, "Paused") == "True/Paused"
+        })
+        .await?;
+    }
+    move_.kill().await?;
+    for (bench, home) in [(old, "old"), (new, "new")] {
+        let cluster = bench.clusters().get(NAMES.cluster).await?;
+        let paused = cluster.data.pointer("/spec/paused") == Some(&json!(true));
+        ensure!(paused, "the Cluster is not paused in the {home} home");
+    }
+    for (what, api) in [("applies", new.applies()), ("Workspaces", new.all_workspaces())] {
+        let made = names_of(&api.list(&ListParams::default()).await?.items);
+        ensure!(made.is_empty(), "the new home has {what} already: {made:?}");
+    }
+    Possessions::of(old).await?.must_equal(before)
+}
+
+/// Whoever changes their mind deletes the namespace of the new home before anything is resumed there: in a namespace that is
+/// going nothing can be made that would reach the cloud.
+async fn given_up_in_the_new_home(old: &Bench, new: &Bench, before: &Possessions) -> Result<()> {
+    new.namespaces()
+        .delete(&new.namespace, &DeleteParams::background())
+        .await?;
+    resume(new).await?;
+    until_gone(&new.namespaces(), &new.namespace).await?;
+    resume(old).await?;
+    movable(old).await?;
+    old.available(&NAMES).await?;
+    old.check_access(&NAMES).await?;
+    Possessions::of(old).await?.must_equal(before)
+}
+
+/// The same command again takes over what it made the first time.
+async fn begun_again_after_it_broke_off(old: &Bench, new: &Bench, before: &Possessions) -> Result<()> {
+    take_no_applies(new).await?;
+    let broken = old
+        .clusterctl_command(&["move", &target(new)])
+        .await?
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()?;
+    breaks_off(broken, old, new, before).await?;
+    quotas(new).delete(QUOTA, &DeleteParams::background()).await?;
+
+    let refused = old.clusterctl(&["move", &target(new)]).await;
+    let said = refused.err().context("moved what is paused")?.to_string();
+    ensure!(said.contains("paused"), "{said}");
+    resume(old).await?;
+    movable(old).await?;
+    Possessions::of(old).await?.must_equal(before)?;
+    old.clusterctl(&["move", &target(new)]).await.map(drop)
+}
+
+/// clusterctl leaves the Cluster paused when it does not come to its end, and asks for it to be resumed before the next try.
+async fn resume(bench: &Bench) -> Result<()> {
+    let resume = json!({"spec": {"paused": null}});
+    bench.patch(&bench.clusters(), NAMES.cluster, resume).await.map(drop)
+}
+
+async fn nothing_is_left_in(old: &Bench) -> Result<()> {
     for (what, api) in [
         ("Cluster", old.clusters()),
         ("CAPTCluster", old.networks()),
@@ -333,9 +479,14 @@ fn names_of(objects: &[DynamicObject]) -> Vec<String> {
     objects.iter().map(ResourceExt::name_any).collect()
 }
 
+/// Whether nothing that happens to this Workspace reaches the cloud, and nothing keeps it from going.
 fn is_let_go(workspace: &DynamicObject) -> bool {
+    let is_namespaced = workspace.metadata.namespace.is_some();
+    let policy = workspace.data.pointer("/spec/deletionPolicy");
+    let is_held = workspace.finalizers().iter().any(|f| f == finalizer::WORKSPACE_HOLD);
     workspace.data.pointer("/spec/managementPolicies") == Some(&json!(["Observe"]))
-        && workspace.data.pointer("/spec/deletionPolicy") == Some(&json!("Orphan"))
+        && (is_namespaced || policy == Some(&json!("Orphan")))
+        && !is_held
 }
 
 /// What the old home still has of the cluster may look at it, and no more.
@@ -365,6 +516,6 @@ async fn looks_and_does_nothing(old: &Bench, workspace: &str) -> Result<()> {
         })
         .await?;
     ensure!(is_let_go(&looked), "it may do more than look");
-    ensure!(old.ledger()?.is_empty(), "made again: {:?}", old.ledger()?);
+    ensure!(old.entry(workspace)?.is_none(), "{workspace} was made again");
     Ok(())
 }

@@ -74,8 +74,12 @@ pub mod finalizer {
     pub const CAPT_CLUSTER_HOLD: &str = "infrastructure.cluster.x-k8s.io/captcluster-hold";
     /// On the EKS apply, for as long as the CAPTControlPlane forbids its destruction.
     pub const CAPT_CONTROL_PLANE_HOLD: &str = "controlplane.cluster.x-k8s.io/captcontrolplane-hold";
-    /// On a Secret or ConfigMap that Terraform reads: without it nothing could be destroyed any more.
+    /// On a Secret or ConfigMap that Terraform reads, and on the provider's own record of a namespaced Workspace: without them
+    /// nothing could be destroyed any more.
     pub const WORKSPACE_INPUT: &str = "infrastructure.cluster.x-k8s.io/workspace-input";
+    /// On a namespaced Workspace, until the turn of its apply has come: the deletion of a namespace reaches all Workspaces at
+    /// once, and the Terraform provider destroys nothing while there is a finalizer beside its own.
+    pub const WORKSPACE_HOLD: &str = "infrastructure.cluster.x-k8s.io/workspace-hold";
     /// What the Go version put on its objects; taken over as our own.
     pub const GO_VERSION: &str = "infrastructure.cluster.x-k8s.io/finalizer";
 }
@@ -142,6 +146,8 @@ pub mod annotation {
     pub const RESUMED: &str = "infrastructure.cluster.x-k8s.io/resumed";
     /// On a Workspace: the provider was asked to look a second time at what it had found.
     pub const LOOKED_AGAIN: &str = "infrastructure.cluster.x-k8s.io/looked-again";
+    /// On a Workspace that is being deleted: its hold was taken away. The provider does not hear of finalizers, but of this.
+    pub const RELEASED: &str = "infrastructure.cluster.x-k8s.io/released";
 
     /// Crossplane: the name outside Kubernetes; here the key of the Terraform state.
     pub const EXTERNAL_NAME: &str = "crossplane.io/external-name";

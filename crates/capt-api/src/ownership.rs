@@ -23,7 +23,7 @@ pub enum Kind {
     EksApply,
     /// The Terraform provider's Workspace.
     Workspace,
-    /// A Secret or ConfigMap that a Workspace reads.
+    /// What a Workspace cannot be destroyed without: a Secret or ConfigMap that it reads, or the provider's record of it.
     WorkspaceInput,
     /// A kubeconfig or CA Secret in Cluster API's form.
     ClusterSecret,
@@ -152,6 +152,7 @@ pub const TABLE: &[Owned] = table! {
         "spec";
 
     Workspace, Workspace:
+        "metadata.finalizers[infrastructure.cluster.x-k8s.io/workspace-hold]",
         "metadata.labels[infrastructure.cluster.x-k8s.io/capt-owner-uid]",
         "metadata.labels[infrastructure.cluster.x-k8s.io/wta-namespace]",
         "metadata.labels[infrastructure.cluster.x-k8s.io/wta-name]",
@@ -160,6 +161,7 @@ pub const TABLE: &[Owned] = table! {
         "metadata.annotations[infrastructure.cluster.x-k8s.io/revision]",
         "metadata.annotations[infrastructure.cluster.x-k8s.io/resumed]",
         "metadata.annotations[infrastructure.cluster.x-k8s.io/looked-again]",
+        "metadata.annotations[infrastructure.cluster.x-k8s.io/released]",
         "metadata.annotations[crossplane.io/external-name]",
         "spec";
 

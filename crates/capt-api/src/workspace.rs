@@ -304,7 +304,7 @@ pub struct ProviderConfigReference {
     /// Name of the ProviderConfig. May hold variables.
     #[schemars(schema_with = "schema::templated_name")]
     pub name: String,
-    /// Kind of the configuration, for namespaced Workspaces: ProviderConfig or ClusterProviderConfig.
+    /// Kind of the configuration, for namespaced Workspaces: ProviderConfig or ClusterProviderConfig, which it is if left out.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 63))]
     pub kind: Option<String>,

@@ -1,5 +1,7 @@
 //! Carries out the plan for an apply: one write, or else the report.
 
+use std::collections::BTreeMap;
+
 use capt_api::names::{annotation, finalizer};
 use capt_api::{Workspace, WorkspaceKind, WorkspaceTemplateApply};
 use capt_runtime::apply::{
@@ -20,7 +22,7 @@ use crate::metrics;
 use crate::observe::{Caches, workspace_key};
 use crate::plan::{self, Observed, Settings, Step, WorkspaceSeen};
 use crate::render::Input;
-use crate::workspace::{FINALIZERS, Identity, back_reference, is_let_go, let_go_spec};
+use crate::workspace::{FINALIZERS, Identity, back_reference, is_held, is_let_go, let_go_spec};
 
 /// Brings applies and their Workspaces together.
 #[derive(Debug)]
@@ -157,6 +159,27 @@ impl Applies {
                 let why = "the rendered template changed";
                 return self.change_workspace(seen, &change, why).await;
             }
+            Step::Hold => {
+                if let WorkspaceSeen::Present(workspace) = &seen.workspace {
+                    let why = "whoever deletes its namespace must not destroy it out of turn";
+                    // Refused because it is being deleted: the watch brings that.
+                    let (FinalizerAdded::Unchanged | FinalizerAdded::Added(_) | FinalizerAdded::Deleting) = self
+                        .workspaces(identity.kind)
+                        .add_finalizer(
+                            &Planned::new(&**workspace)?,
+                            finalizer::WORKSPACE_HOLD,
+                            &Default::default(),
+                            why,
+                        )
+                        .await?;
+                }
+            }
+            Step::Unhold => {
+                if let WorkspaceSeen::Present(workspace) = &seen.workspace {
+                    self.unhold(identity.kind, workspace, "its apply is being deleted")
+                        .await?;
+                }
+            }
             Step::AllowMove => {
                 let edit = Edit::new().remove(&["metadata", "annotations", annotation::BLOCK_MOVE]);
                 let why = "the other management cluster is declared to reach the same Terraform backend";
@@ -264,6 +287,20 @@ impl Applies {
         Ok(())
     }
 
+    /// Lets the provider act on the deletion of a Workspace.
+    async fn unhold(&self, kind: WorkspaceKind, workspace: &Workspace, why: &str) -> Result<(), Failure> {
+        let mut wake = BTreeMap::new();
+        if workspace.metadata.deletion_timestamp.is_some() {
+            // It looks again by itself too, but only after a while that has grown with the waiting.
+            wake.insert(annotation::RELEASED.to_owned(), Some("true".to_owned()));
+        }
+        let _written = self
+            .workspaces(kind)
+            .release(&Planned::new(workspace)?, &[finalizer::WORKSPACE_HOLD], &wake, why)
+            .await?;
+        Ok(())
+    }
+
     async fn change_workspace(&self, seen: &Observed, change: &Change, why: &str) -> Result<Effect, Failure> {
         let WorkspaceSeen::Present(workspace) = &seen.workspace else {
             return Ok(Effect::Some);
@@ -305,12 +342,18 @@ impl Applies {
     async fn let_go_of_orphan(&self, key: &Key) -> Result<(), Failure> {
         for kind in WorkspaceKind::ALL {
             for workspace in self.caches.workspaces.of(kind).by_apply.get(key) {
-                if workspace.metadata.deletion_timestamp.is_some() || is_let_go(&workspace, kind) {
+                let (is_held, is_let_go) = (is_held(&workspace), is_let_go(&workspace, kind));
+                if !is_held && (is_let_go || workspace.metadata.deletion_timestamp.is_some()) {
                     continue;
                 }
                 let namespace = key.namespace().unwrap_or_default();
                 if self.applies().live(Some(namespace), key.name()).await?.is_some() {
                     return Ok(());
+                }
+                if is_let_go {
+                    self.unhold(kind, &workspace, "its apply is gone, and it was let go")
+                        .await?;
+                    continue;
                 }
                 let workspaces = self.workspaces(kind);
                 let marked = back_reference(&workspace) == Some((namespace, key.name()));

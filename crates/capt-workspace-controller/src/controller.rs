@@ -24,6 +24,7 @@ use crate::observe::{Caches, WorkspaceCache, Workspaces, listed_inputs, referenc
 use crate::plan::Settings;
 use crate::render::Input;
 use crate::template::Templates;
+use crate::usages::{self, Usage, Usages, usage_key};
 use crate::workspace::back_reference;
 
 /// Checks WorkspaceTemplates and turns WorkspaceTemplateApplies into Terraform Workspaces.
@@ -117,6 +118,7 @@ fn wire(setup: &mut Setup, default_kind: WorkspaceKind, settings: Settings) -> a
     let writer = Writer::new(client.clone(), Manager::Workspace);
     let (template_queue, apply_queue) = (setup.queue("workspacetemplate"), setup.queue("workspacetemplateapply"));
     let (secret_queue, map_queue) = (setup.queue("secret"), setup.queue("configmap"));
+    let usage_queue = setup.queue("providerconfigusage");
 
     let mut applies = Watch::<WorkspaceTemplateApply>::namespaced(client.clone(), &scope, &()).filtered(&scope);
     let indexes = Indexes::on(&applies);
@@ -155,21 +157,21 @@ fn wire(setup: &mut Setup, default_kind: WorkspaceKind, settings: Settings) -> a
     notify_of_input(&mut secrets, &secret_queue, &apply_queue, &indexes, secret_input);
     let mut maps = Watch::<PartialObjectMeta<ConfigMap>>::namespaced(client.clone(), &scope, &());
     notify_of_input(&mut maps, &map_queue, &apply_queue, &indexes, map_input);
+    // An older provider has no namespaced kinds.
+    let mut usages = Watch::<Usage>::namespaced(client.clone(), &scope, &usages::api_resource()).optional();
+    usages.notify(&usage_queue);
+    let usages = setup.start(usages);
+    let mut workspaces = |kind| watch_workspaces(setup, kind, default_kind, &apply_queue, &usage_queue, &indexes);
+    let workspaces = Workspaces {
+        cluster_scoped: workspaces(WorkspaceKind::ClusterScoped),
+        namespaced: workspaces(WorkspaceKind::Namespaced),
+    };
     let caches = Caches {
         templates: setup.start(templates),
         clusters: setup.start(clusters),
         secrets: setup.start(secrets),
         config_maps: setup.start(maps),
-        workspaces: Workspaces {
-            cluster_scoped: watch_workspaces(
-                setup,
-                WorkspaceKind::ClusterScoped,
-                default_kind,
-                &apply_queue,
-                &indexes,
-            ),
-            namespaced: watch_workspaces(setup, WorkspaceKind::Namespaced, default_kind, &apply_queue, &indexes),
-        },
+        workspaces,
         applies: setup.start(applies),
     };
 
@@ -195,6 +197,17 @@ fn wire(setup: &mut Setup, default_kind: WorkspaceKind, settings: Settings) -> a
         map_queue,
         &map_cache,
         inputs(&writer, &map_cache, &indexes, map_input),
+    );
+    setup.controller(
+        "providerconfigusage",
+        usage_queue,
+        &usages,
+        Usages {
+            cache: usages.clone(),
+            objects: writer.of_dynamic(usages::api_resource()),
+            workspaces: caches.workspaces.namespaced.all.clone(),
+            live_workspaces: writer.of_dynamic(WorkspaceKind::Namespaced.api_resource()),
+        },
     );
     let (events, lives, applies) = (setup.events(), setup.metrics().lives(), caches.applies.clone());
     setup.count(metrics::register(&lives), &applies);
@@ -271,6 +284,7 @@ fn watch_workspaces(
     kind: WorkspaceKind,
     default_kind: WorkspaceKind,
     applies: &Queue,
+    usages: &Queue,
     indexes: &Indexes,
 ) -> WorkspaceCache {
     let resource = kind.api_resource();
@@ -292,6 +306,7 @@ fn watch_workspaces(
         let key = of_apply(workspace).filter(|key| only.is_none() || key.namespace() == only.as_deref());
         key.into_iter().collect()
     });
+    watch.notify_referenced(usages, |workspace| usage_key(workspace).into_iter().collect());
     let by_awaited = indexes.by_awaited.clone();
     watch.on_change(applies, move |change| by_awaited.keys(&change.key.name().to_owned()));
     WorkspaceCache {

@@ -16,6 +16,7 @@ mod report;
 mod states;
 mod template;
 mod terraform;
+mod usages;
 mod workspace;
 
 pub use controller::{Args, run};

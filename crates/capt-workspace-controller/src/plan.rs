@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use capt_api::conditions::workspace_apply::{Deleting, Waiting};
-use capt_api::names::{annotation, label};
+use capt_api::names::{annotation, finalizer, label};
 use capt_api::workspace::WorkspaceTemplateApplyStatus;
 use capt_api::{Workspace, WorkspaceKind, WorkspaceTemplateApply};
 use capt_runtime::apply::contains;
@@ -19,7 +19,7 @@ use serde_json::{Value, json};
 use crate::render::{Input, RenderError, Rendered, revision_of};
 use crate::report::{Why, Words, paused_status, status};
 use crate::terraform::Cause;
-use crate::workspace::{FINALIZERS, HOLDS, Identity, State, is_let_go, labels, was_found};
+use crate::workspace::{FINALIZERS, HOLDS, Identity, State, is_held, is_let_go, labels, needs_hold, was_found};
 
 /// Everything that a plan is made from.
 #[derive(Debug, Clone)]
@@ -105,6 +105,10 @@ pub(crate) enum Step {
         labels: Vec<(&'static str, String)>,
         annotations: Vec<(&'static str, String)>,
     },
+    /// Keep the provider from destroying what the Workspace made before its turn has come.
+    Hold,
+    /// The Workspace's turn has come.
+    Unhold,
     /// Take away what keeps `clusterctl move` waiting.
     AllowMove,
     /// Tell the provider to go on with a create that was cut off.
@@ -258,10 +262,16 @@ fn next(seen: &Observed) -> Next {
             ));
         }
         WorkspaceSeen::Present(workspace) if workspace.metadata.deletion_timestamp.is_some() => {
-            let message = format!(
-                "Workspace {} is being deleted; a new one is made when it has gone",
-                identity.name
-            );
+            let message = match is_held(workspace) {
+                false => format!(
+                    "Workspace {} is being deleted; a new one is made when it has gone",
+                    identity.name
+                ),
+                true => format!(
+                    "Workspace {} was deleted although this apply needs it: nothing is destroyed, and nothing is changed any more. Remove its finalizers, and a new one takes over what it made",
+                    identity.name
+                ),
+            };
             return say(Words::waiting(seen, Waiting::WaitingForOldWorkspace, message));
         }
         WorkspaceSeen::Present(workspace) => Some(workspace),
@@ -360,6 +370,10 @@ fn next(seen: &Observed) -> Next {
     {
         return Next::Step(change);
     }
+    // A new one has it from the beginning; this one was let go once, or is older than the hold.
+    if needs_hold(identity.kind) && !is_held(workspace) {
+        return Next::Step(Step::Hold);
+    }
     if let Some(begun) = resumes(seen, workspace) {
         // The old verdict must not be read as one on the new attempt. Only a new generation tells them apart: the provider
         // repeats it word for word, with its old time, when it is stopped again.
@@ -418,12 +432,15 @@ fn deletion(seen: &Observed, now: Timestamp) -> Plan {
         }
         WorkspaceSeen::Present(workspace) => workspace,
     };
-    if let Some(why) = letting_go(seen) {
-        return Plan::step(if is_let_go(workspace, identity.kind) {
-            Step::Release
-        } else {
-            Step::LetGo { why: why.reason() }
-        });
+    let letting_go = letting_go(seen);
+    if let Some(why) = letting_go.filter(|_| !is_let_go(workspace, identity.kind)) {
+        return Plan::step(Step::LetGo { why: why.reason() });
+    }
+    if is_held(workspace) {
+        return Plan::step(Step::Unhold);
+    }
+    if letting_go.is_some() {
+        return Plan::step(Step::Release);
     }
     let Some(begun) = &workspace.metadata.deletion_timestamp else {
         return Plan::step(Step::Delete);
@@ -607,6 +624,7 @@ fn new_workspace(seen: &Observed, wish: Wish) -> Workspace {
             .map(|(key, value)| (key.to_owned(), value))
             .collect(),
     );
+    workspace.metadata.finalizers = needs_hold(seen.identity.kind).then(|| vec![finalizer::WORKSPACE_HOLD.to_owned()]);
     // The key of the Terraform state; it never changes afterwards.
     annotations.push((annotation::EXTERNAL_NAME, seen.identity.name.clone()));
     workspace.metadata.annotations = Some(

@@ -35,6 +35,12 @@ pub const EVERYWHERE: &[Rule] = &[
         why: "the Workspaces that are made from applies under --workspace-kind tf.m.upbound.io/v1beta1",
     },
     Rule {
+        groups: &["tf.m.upbound.io"],
+        resources: &["providerconfigusages"],
+        verbs: &["list", "watch", "patch"],
+        why: "metadata only: the provider's records of those Workspaces are protected until nobody needs them to destroy",
+    },
+    Rule {
         groups: &["cluster.x-k8s.io"],
         resources: &["clusters"],
         verbs: &["list", "watch"],

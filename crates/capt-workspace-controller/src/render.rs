@@ -159,6 +159,18 @@ pub(crate) fn render(request: &Request<'_>) -> Result<Rendered, RenderError> {
     {
         scope_reference(reference, "writeConnectionSecretToRef", request)?;
     }
+    if let Some(reference) = spec.pointer_mut("/providerConfigRef").and_then(Value::as_object_mut) {
+        match request.kind {
+            // It knows one kind of configuration alone.
+            WorkspaceKind::ClusterScoped => drop(reference.remove("kind")),
+            // It wants to know which of the two. A template that does not say means the one that is in no namespace, as before.
+            WorkspaceKind::Namespaced => drop(
+                reference
+                    .entry("kind")
+                    .or_insert_with(|| json!("ClusterProviderConfig")),
+            ),
+        }
+    }
     if let Some(fields) = spec.as_object_mut() {
         // Always explicit: a Workspace that was let go, and is taken up again, must not keep its old policies.
         fields.entry("managementPolicies").or_insert_with(|| json!(["*"]));
@@ -545,6 +557,36 @@ mod tests {
             ..request(&elsewhere, &variables)
         };
         assert!(render(&allowed).is_ok());
+    }
+
+    #[test]
+    fn one_template_serves_both_kinds() {
+        for (given, cluster_scoped, namespaced) in [
+            (
+                json!({"name": "aws"}),
+                json!({"name": "aws"}),
+                json!({"name": "aws", "kind": "ClusterProviderConfig"}),
+            ),
+            (
+                json!({"name": "aws", "kind": "ProviderConfig"}),
+                json!({"name": "aws"}),
+                json!({"name": "aws", "kind": "ProviderConfig"}),
+            ),
+        ] {
+            let template =
+                template(json!({"forProvider": {"source": "Inline", "module": ""}, "providerConfigRef": given}));
+            let variables = BTreeMap::new();
+            for (kind, expected) in [
+                (WorkspaceKind::ClusterScoped, cluster_scoped),
+                (WorkspaceKind::Namespaced, namespaced),
+            ] {
+                let request = Request {
+                    kind,
+                    ..request(&template, &variables)
+                };
+                assert_eq!(render(&request).unwrap().spec["providerConfigRef"], expected);
+            }
+        }
     }
 
     #[test]

@@ -99,6 +99,17 @@ pub(crate) const HOLDS: [&str; 2] = [finalizer::CAPT_CLUSTER_HOLD, finalizer::CA
 /// Our finalizers on an apply; the Go version's counts as our own.
 pub(crate) const FINALIZERS: [&str; 2] = [finalizer::WORKSPACE_TEMPLATE_APPLY, finalizer::GO_VERSION];
 
+/// Whether a Workspace of this kind is deleted together with its namespace, and so by others than its apply.
+pub(crate) fn needs_hold(kind: WorkspaceKind) -> bool {
+    kind == WorkspaceKind::Namespaced
+}
+
+/// Whether the provider is kept from destroying what the Workspace made, whoever deletes it.
+pub(crate) fn is_held(workspace: &Workspace) -> bool {
+    let held = |present: &String| present == finalizer::WORKSPACE_HOLD;
+    workspace.finalizers().iter().any(held)
+}
+
 /// The labels that a Workspace carries; its exact identity is in the annotations.
 pub(crate) fn labels(apply: &WorkspaceTemplateApply, identity: &Identity) -> Vec<(&'static str, String)> {
     let mut labels = vec![

@@ -8,7 +8,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail, ensure};
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
-use capt_api::names;
+use capt_api::{WorkspaceKind, names};
 use flate2::read::GzDecoder;
 use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::{Namespace, Secret};
@@ -106,6 +106,8 @@ pub struct Bench {
     pub client: Client,
     pub environment: Environment,
     pub namespace: String,
+    /// The Workspaces that the environment's applies get.
+    pub kind: WorkspaceKind,
     /// Where Terraform makes things, and keeps its states: this environment, unless it works for another one.
     cloud: Environment,
     states: Client,
@@ -136,7 +138,14 @@ impl Bench {
             client,
             environment,
             namespace,
+            kind: WorkspaceKind::ClusterScoped,
         })
+    }
+
+    /// In an environment whose applies get Workspaces of this kind.
+    #[must_use]
+    pub fn with_workspaces(self, kind: WorkspaceKind) -> Self {
+        Self { kind, ..self }
     }
 
     /// The namespace of the same name in another environment, whose Terraform has this one's cloud and backend.
@@ -147,6 +156,7 @@ impl Bench {
             cloud: self.cloud.clone(),
             states: self.states.clone(),
             namespace: self.namespace.clone(),
+            kind: self.kind,
             client,
             environment,
         })
@@ -234,7 +244,11 @@ impl Bench {
     }
 
     pub fn all_workspaces(&self) -> Api<DynamicObject> {
-        objects(&self.client, TERRAFORM, "Workspace", None)
+        let namespace = match self.kind {
+            WorkspaceKind::ClusterScoped => None,
+            WorkspaceKind::Namespaced => Some(self.namespace.as_str()),
+        };
+        objects(&self.client, &self.kind.to_string(), "Workspace", namespace)
     }
 
     /// Watches an object until it is as wanted, with the patience that whole clusters need.

@@ -1,6 +1,7 @@
 //! Deletion: in order, at every moment, whoever asks for it, whatever fails, and what is to be kept is kept.
 
 use anyhow::{Context, Result, ensure};
+use capt_api::WorkspaceKind;
 use capt_api::names::{self, annotation};
 use capt_e2e::audit;
 use capt_e2e::components::{
@@ -15,7 +16,7 @@ use kube::ResourceExt;
 use kube::api::{DeleteParams, DynamicObject, PropagationPolicy};
 use serde_json::{Value, json};
 
-use crate::{NAMES, ends_like, plain, slow, undisturbed};
+use crate::{NAMES, ends_like, plain, slow, undisturbed, undisturbed_beside};
 
 fn with_propagation(policy: PropagationPolicy) -> DeleteParams {
     DeleteParams {
@@ -88,6 +89,11 @@ async fn the_audit_log_shows_the_order() -> Result<()> {
     let bench = Bench::new("order").await?;
     bench.cluster(&NAMES, Wishes::default()).await?;
     bench.available(&NAMES).await?;
+    goes_in_order(&bench).await
+}
+
+/// Deletes the Cluster, and looks up in the audit log who did what, and when.
+pub(crate) async fn goes_in_order(bench: &Bench) -> Result<()> {
     let vpc_apply = names::vpc_apply_name(NAMES.network);
     let eks_apply = names::eks_apply_name(NAMES.control_plane);
     let mut network = History::begin(bench.applies(), &vpc_apply).await?;
@@ -140,25 +146,8 @@ async fn the_audit_log_shows_the_order() -> Result<()> {
         ),
     ];
     let log = audit::read(&bench.environment)?;
-    let when = |(user, verb, resource, name): (&str, &str, &str, &str)| -> Result<Timestamp> {
-        let found = log.0.iter().rev().find(|request| {
-            let (namespace, object) = request.object();
-            request.user() == user
-                && request.verb == verb
-                && request.resource_path() == resource
-                && object == name
-                && (namespace == bench.namespace || namespace.is_empty())
-                && request.code() < 300
-        });
-        let request = found.with_context(|| format!("no {user} {verb} {resource} {name} in the audit log"))?;
-        Ok(request.received())
-    };
     for chain in [&order[..], &secrets[..]] {
-        for pair in chain.windows(2) {
-            if let [first, second] = pair {
-                ensure!(when(*first)? < when(*second)?, "{second:?} came before {first:?}");
-            }
-        }
+        came_in_order(bench, &log, chain)?;
     }
     // Nobody else deleted anything: garbage collection is only the second net.
     for (resource, name) in [
@@ -172,6 +161,32 @@ async fn the_audit_log_shows_the_order() -> Result<()> {
         });
         let by: Vec<&str> = deletes.map(audit::Request::user).collect();
         assert_eq!(by.len(), 1, "{name} was deleted by {by:?}");
+    }
+    Ok(())
+}
+
+/// User, verb, resource and name.
+type Step<'a> = (&'a str, &'a str, &'a str, &'a str);
+
+/// Each of these came before the next; of several equal ones the last counts.
+pub(crate) fn came_in_order(bench: &Bench, log: &audit::Audit, chain: &[Step<'_>]) -> Result<()> {
+    let when = |(user, verb, resource, name): Step<'_>| -> Result<Timestamp> {
+        let found = log.0.iter().rev().find(|request| {
+            let (namespace, object) = request.object();
+            request.user() == user
+                && request.verb == verb
+                && request.resource_path() == resource
+                && object == name
+                && (namespace == bench.namespace || namespace.is_empty())
+                && request.code() < 300
+        });
+        let request = found.with_context(|| format!("no {user} {verb} {resource} {name} in the audit log"))?;
+        Ok(request.received())
+    };
+    for pair in chain.windows(2) {
+        if let [first, second] = pair {
+            ensure!(when(*first)? < when(*second)?, "{second:?} came before {first:?}");
+        }
     }
     Ok(())
 }
@@ -465,7 +480,10 @@ async fn a_control_plane_that_is_deleted_directly_can_be_made_again() -> Result<
 
 #[tokio::test]
 async fn applies_that_are_deleted_directly_are_held_and_come_back() -> Result<()> {
-    let bench = Bench::new("held").await?;
+    applies_are_held(Bench::new("held").await?).await
+}
+
+pub(crate) async fn applies_are_held(bench: Bench) -> Result<()> {
     bench.cluster(&NAMES, Wishes::default()).await?;
     bench.available(&NAMES).await?;
     let applies = [
@@ -511,7 +529,7 @@ async fn applies_that_are_deleted_directly_are_held_and_come_back() -> Result<()
             .until(api, NAMES.cluster, "Ready again", |object| is_true(object, "Ready"))
             .await?;
     }
-    ends_like(&bench, undisturbed().await?).await?;
+    ends_like(&bench, undisturbed_beside(&bench).await?).await?;
     for (workspace, uid) in workspaces.iter().zip(uids) {
         assert_eq!(bench.all_workspaces().get(workspace).await?.uid(), uid, "{workspace}");
     }
@@ -578,7 +596,10 @@ async fn a_control_plane_that_its_cluster_forgot() -> Result<()> {
 
 #[tokio::test]
 async fn a_namespace_with_a_retained_network() -> Result<()> {
-    let bench = Bench::new("space").await?;
+    namespace_with_a_retained_network(Bench::new("space").await?).await
+}
+
+pub(crate) async fn namespace_with_a_retained_network(bench: Bench) -> Result<()> {
     let retain = json!({"spec": {"retainVpcOnDelete": true}});
     bench.cluster(&NAMES, Wishes::default().network(retain)).await?;
     control_plane_ready(&bench).await?;
@@ -599,11 +620,17 @@ async fn a_namespace_with_a_retained_network() -> Result<()> {
         Some(&made),
         "the network was kept as it was"
     );
-    let kept = bench.all_workspaces().get(&vpc).await?;
-    assert!(kept.metadata.deletion_timestamp.is_none());
-    assert_eq!(kept.uid(), before);
-    assert_eq!(kept.data.pointer("/spec/managementPolicies"), Some(&json!(["Observe"])));
-    assert_eq!(kept.data.pointer("/spec/deletionPolicy"), Some(&json!("Orphan")));
+    match (bench.kind, bench.all_workspaces().get_opt(&vpc).await?) {
+        (WorkspaceKind::ClusterScoped, Some(kept)) => {
+            assert!(kept.metadata.deletion_timestamp.is_none());
+            assert_eq!(kept.uid(), before);
+            assert_eq!(kept.data.pointer("/spec/managementPolicies"), Some(&json!(["Observe"])));
+            assert_eq!(kept.data.pointer("/spec/deletionPolicy"), Some(&json!("Orphan")));
+        }
+        // It was in the namespace. What it knew is in the backend.
+        (WorkspaceKind::Namespaced, None) => {}
+        (kind, left) => panic!("{kind}: {left:?}"),
+    }
     bench.invariants_held().await?;
 
     // The same cluster once more takes the network over.
@@ -611,8 +638,10 @@ async fn a_namespace_with_a_retained_network() -> Result<()> {
     testing::create(&bench.client, None, space).await?;
     bench.create_templates().await?;
     bench.cluster(&NAMES, Wishes::default()).await?;
-    ends_like(&bench, undisturbed().await?).await?;
-    assert_eq!(bench.all_workspaces().get(&vpc).await?.uid(), before);
+    ends_like(&bench, undisturbed_beside(&bench).await?).await?;
+    if bench.kind == WorkspaceKind::ClusterScoped {
+        assert_eq!(bench.all_workspaces().get(&vpc).await?.uid(), before);
+    }
     let adopted = bench.entry(&vpc)?.context("no network")?;
     assert_eq!(adopted.created, made.created, "it is still the same network");
     bench.delete_without_a_trace(&NAMES).await
@@ -703,7 +732,10 @@ async fn a_network_that_is_retained_in_the_same_breath() -> Result<()> {
 
 #[tokio::test]
 async fn a_network_that_is_abandoned() -> Result<()> {
-    let bench = Bench::new("abandoned").await?;
+    network_is_abandoned(Bench::new("abandoned").await?).await
+}
+
+pub(crate) async fn network_is_abandoned(bench: Bench) -> Result<()> {
     bench.cluster(&NAMES, Wishes::default()).await?;
     control_plane_ready(&bench).await?;
     let [vpc, eks] = bench.workspaces(&NAMES);
@@ -731,7 +763,7 @@ async fn a_network_that_is_abandoned() -> Result<()> {
     let made = bench.entry(&vpc)?.context("no network")?;
     bench.heal(&vpc).await?;
     bench.cluster(&NAMES, Wishes::default()).await?;
-    ends_like(&bench, undisturbed().await?).await?;
+    ends_like(&bench, undisturbed_beside(&bench).await?).await?;
     assert_eq!(bench.entry(&vpc)?.context("no network")?.created, made.created);
     bench.delete_without_a_trace(&NAMES).await
 }

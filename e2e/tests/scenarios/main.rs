@@ -6,6 +6,7 @@
 
 mod deletion;
 mod meddling;
+mod namespaced;
 mod orders;
 mod outages;
 mod pauses;
@@ -13,6 +14,7 @@ mod shapes;
 mod troubles;
 
 use anyhow::{Context, Result};
+use capt_api::WorkspaceKind;
 use capt_e2e::testing::bench::{Bench, Names, Wishes};
 use capt_e2e::testing::end_state::EndState;
 use serde_json::{Value, json};
@@ -37,17 +39,33 @@ fn module_of(template: &Value) -> Result<Value> {
 /// Where a cluster with a VPC of its own ends when nobody disturbs it.
 async fn undisturbed() -> Result<&'static EndState> {
     static END: OnceCell<EndState> = OnceCell::const_new();
-    END.get_or_try_init(|| run_undisturbed(Wishes::default())).await
+    END.get_or_try_init(|| async { run_undisturbed(Bench::new("undisturbed").await?, Wishes::default()).await })
+        .await
 }
 
 /// The same in a VPC that exists already.
 async fn undisturbed_in_existing_vpc() -> Result<&'static EndState> {
     static END: OnceCell<EndState> = OnceCell::const_new();
-    END.get_or_try_init(|| run_undisturbed(Wishes::existing_vpc())).await
+    END.get_or_try_init(|| async { run_undisturbed(Bench::new("undisturbed").await?, Wishes::existing_vpc()).await })
+        .await
 }
 
-async fn run_undisturbed(wishes: Wishes) -> Result<EndState> {
-    let bench = Bench::new("undisturbed").await?;
+/// Where one with a VPC of its own ends that has Workspaces like this bench's.
+async fn undisturbed_beside(bench: &Bench) -> Result<&'static EndState> {
+    static NAMESPACED: OnceCell<EndState> = OnceCell::const_new();
+    match bench.kind {
+        WorkspaceKind::ClusterScoped => undisturbed().await,
+        WorkspaceKind::Namespaced => {
+            let run = || async {
+                let beside = Bench::of(bench.environment.clone(), "undisturbed").await?;
+                run_undisturbed(beside.with_workspaces(bench.kind), Wishes::default()).await
+            };
+            NAMESPACED.get_or_try_init(run).await
+        }
+    }
+}
+
+async fn run_undisturbed(bench: Bench, wishes: Wishes) -> Result<EndState> {
     bench.cluster(&NAMES, wishes).await?;
     let end = end_state(&bench).await?;
     bench.delete_without_a_trace(&NAMES).await?;

@@ -20,7 +20,7 @@ use serde_json::{Value, json};
 
 use crate::{NAMES, ends_like, module_of, slow, undisturbed, undisturbed_in_existing_vpc};
 
-const PROGRAM: &str = env!("CARGO_BIN_EXE_capt-e2e");
+pub(crate) const PROGRAM: &str = env!("CARGO_BIN_EXE_capt-e2e");
 
 /// Takes all five controllers away, in the order in which they stand in the list.
 async fn stop_controllers(environment: &Environment) -> Result<Vec<Stopped>> {
@@ -38,7 +38,12 @@ fn running(environment: &Environment) -> Vec<Option<i32>> {
 }
 
 /// Starts a component and waits until its log has this line.
-async fn start_until(environment: &Environment, stopped: Stopped, flags: &[&str], line: &'static str) -> Result<()> {
+pub(crate) async fn start_until(
+    environment: &Environment,
+    stopped: Stopped,
+    flags: &[&str],
+    line: &'static str,
+) -> Result<()> {
     let name = stopped.name().to_owned();
     let process = stopped.start_with(flags)?;
     Probe::LogLine(line)
@@ -46,7 +51,7 @@ async fn start_until(environment: &Environment, stopped: Stopped, flags: &[&str]
         .await
 }
 
-const LEADS: &str = "this replica leads now";
+pub(crate) const LEADS: &str = "this replica leads now";
 
 #[tokio::test]
 async fn controllers_start_in_any_order_and_before_cluster_api() -> Result<()> {

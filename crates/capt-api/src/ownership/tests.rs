@@ -163,6 +163,7 @@ fn the_names_in_paths_are_the_shared_ones() {
         finalizer::CAPT_CLUSTER_HOLD,
         finalizer::CAPT_CONTROL_PLANE_HOLD,
         finalizer::WORKSPACE_INPUT,
+        finalizer::WORKSPACE_HOLD,
     ];
     let labels = [
         label::CLUSTER_NAME,
@@ -182,6 +183,7 @@ fn the_names_in_paths_are_the_shared_ones() {
         annotation::REVISION,
         annotation::RESUMED,
         annotation::LOOKED_AGAIN,
+        annotation::RELEASED,
         annotation::EXTERNAL_NAME,
     ];
     for (field, known) in [

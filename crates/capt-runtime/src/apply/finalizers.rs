@@ -83,7 +83,20 @@ impl<K: Resource + DeserializeOwned> Objects<K> {
         finalizers: &[&str],
         why: &str,
     ) -> Result<Outcome<K>, Failure> {
-        let current = object.object.meta().finalizers.clone().unwrap_or_default();
+        self.release(object, finalizers, &BTreeMap::new(), why).await
+    }
+
+    /// The same, together with annotations in the same transaction: for somebody who waits for the finalizer to go, and whose
+    /// watch does not tell of finalizers.
+    pub async fn release(
+        &self,
+        object: &Planned<'_, K>,
+        finalizers: &[&str],
+        annotations: &BTreeMap<String, Option<String>>,
+        why: &str,
+    ) -> Result<Outcome<K>, Failure> {
+        let meta = object.object.meta();
+        let current = meta.finalizers.clone().unwrap_or_default();
         let kept: Vec<String> = current
             .iter()
             .filter(|present| !finalizers.contains(&present.as_str()))
@@ -92,10 +105,9 @@ impl<K: Resource + DeserializeOwned> Objects<K> {
         if kept.len() == current.len() {
             return Ok(Outcome::Unchanged);
         }
-        match self
-            .patch_part(object, Part::Main, replace_list(current, kept), why)
-            .await
-        {
+        let edit =
+            replace_list(current, kept).entries(&["metadata", "annotations"], meta.annotations.as_ref(), annotations);
+        match self.patch_part(object, Part::Main, edit, why).await {
             Err(Failure::LostRace {
                 race: Race::Vanished, ..
             }) => Ok(Outcome::Unchanged),

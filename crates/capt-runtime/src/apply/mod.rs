@@ -9,7 +9,7 @@
 //! | write | bound to | call |
 //! |---|---|---|
 //! | status, owned spec fields | UID and resourceVersion | [`Objects::apply_status`], [`Objects::apply_spec`] |
-//! | finalizers, with annotations | UID and the list itself | [`Objects::add_finalizer`], [`Objects::remove_finalizers`] |
+//! | finalizers, with annotations | UID and the list itself | [`Objects::add_finalizer`], [`Objects::remove_finalizers`], [`Objects::release`] |
 //! | new children | the name being free, or the child being ours | [`Objects::create`], [`Objects::create_identified`] |
 //! | changed children | UID and resourceVersion | [`Objects::change`] |
 //! | a child's lost ownerReference or label | UID and those values | [`Objects::adopt`] |

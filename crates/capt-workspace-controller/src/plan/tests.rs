@@ -562,31 +562,86 @@ fn retaining_and_abandoning_leave_the_workspace_where_nothing_destroys_it() {
             )
         },
     ];
-    for change in rows {
-        let mut world = World::ready();
+    for (change, kind) in rows
+        .iter()
+        .flat_map(|change| WorkspaceKind::ALL.map(|kind| (change, kind)))
+    {
+        let mut world = World::ready_as(kind);
         change(&mut world);
         world = world.deleting();
         assert!(matches!(world.plan().step, Step::LetGo { .. }));
         world.settle();
         assert!(world.apply.finalizers().is_empty());
         assert_eq!(world.deletes, 0);
-        assert!(is_let_go(
-            world.workspace.as_ref().unwrap(),
-            WorkspaceKind::ClusterScoped
-        ));
+        let workspace = world.workspace.as_ref().unwrap();
+        assert!(is_let_go(workspace, kind));
+        assert!(!is_held(workspace), "its namespace can go");
 
         // A new apply of the same name takes it up again.
         let mut again = World {
             workspace: world.workspace.clone(),
+            kind,
             ..World::new()
         };
         again.settle();
         assert_eq!(again.creates, 0);
-        assert_eq!(
-            again.workspace.as_ref().unwrap().spec["managementPolicies"],
-            json!(["*"])
-        );
+        let workspace = again.workspace.as_ref().unwrap();
+        assert_eq!(workspace.spec["managementPolicies"], json!(["*"]));
+        assert_eq!(is_held(workspace), kind == WorkspaceKind::Namespaced);
     }
+}
+
+#[test]
+fn a_namespaced_workspace_is_held_until_the_turn_of_its_apply() {
+    let mut world = World::ready_as(WorkspaceKind::Namespaced).deleting();
+    assert!(is_held(world.workspace.as_ref().unwrap()), "from the beginning");
+    world.apply.finalizers_mut().push(HOLDS[0].into());
+    world.workspace.as_mut().unwrap().metadata.deletion_timestamp = Some(Time(world.now));
+    world.settle();
+    assert_eq!(world.said("Deleting"), "True/Held");
+    assert!(is_held(world.workspace.as_ref().unwrap()));
+
+    world.apply.finalizers_mut().retain(|present| present != HOLDS[0]);
+    assert!(matches!(world.plan().step, Step::Unhold));
+    world.settle();
+    assert!(!is_held(world.workspace.as_ref().unwrap()));
+    assert_eq!(world.said("Deleting"), "True/WaitingForWorkspace");
+    assert_eq!(world.deletes, 0, "it was deleted already");
+
+    // Nobody else deletes it: then the hold goes first, because the provider does not hear of finalizers.
+    let mut world = World::ready_as(WorkspaceKind::Namespaced).deleting();
+    assert!(matches!(world.plan().step, Step::Unhold));
+    world.perform(world.plan());
+    assert!(matches!(world.plan().step, Step::Delete));
+}
+
+#[test]
+fn a_namespaced_workspace_that_is_deleted_alone_is_kept_and_can_be_replaced() {
+    let mut world = World::ready_as(WorkspaceKind::Namespaced);
+    world.workspace.as_mut().unwrap().metadata.deletion_timestamp = Some(Time(world.now));
+    world.now += SETTLE;
+    world.settle();
+    assert_eq!(world.said("Waiting"), "True/WaitingForOldWorkspace");
+    assert!(world.message("Waiting").contains("Remove its finalizers"));
+    assert!(is_held(world.workspace.as_ref().unwrap()));
+
+    world.workspace = None;
+    world.settle();
+    world.provider_says("True", "True", "");
+    world.settle();
+    assert_eq!((world.said("Ready").as_str(), world.creates), ("True/Available", 2));
+}
+
+#[test]
+fn only_what_others_delete_with_its_namespace_is_held() {
+    let world = World::ready();
+    assert_eq!(world.workspace.as_ref().unwrap().finalizers(), &[] as &[String]);
+    // One that was made before there was a hold, or was let go, gets it.
+    let mut older = World::ready_as(WorkspaceKind::Namespaced);
+    older.workspace.as_mut().unwrap().metadata.finalizers = None;
+    assert!(matches!(older.plan().step, Step::Hold));
+    older.settle();
+    assert!(is_held(older.workspace.as_ref().unwrap()));
 }
 
 #[test]
@@ -739,8 +794,11 @@ fn inputs_stay_listed_until_the_workspace_no_longer_reads_them() {
 /// that is late shows. Nothing is made or deleted twice, and the end is the same.
 #[test]
 fn a_late_cache_and_a_crash_after_any_write_lead_to_the_same_end() {
-    for stale in [false, true] {
-        let mut world = World::new();
+    for (stale, kind) in [false, true]
+        .into_iter()
+        .flat_map(|stale| WorkspaceKind::ALL.map(|kind| (stale, kind)))
+    {
+        let mut world = World { kind, ..World::new() };
         let mut before = world.clone();
         let mut pass = |world: &mut World| {
             let seen = world.clone();
@@ -765,19 +823,19 @@ fn a_late_cache_and_a_crash_after_any_write_lead_to_the_same_end() {
         assert_eq!(
             (world.said("Ready").as_str(), world.creates),
             ("True/Available", 1),
-            "stale: {stale}"
+            "stale: {stale}, {kind}"
         );
         world = world.deleting();
         for _ in 0..5 {
             pass(&mut world);
         }
-        assert_eq!(world.deletes, 1, "stale: {stale}");
+        assert_eq!(world.deletes, 1, "stale: {stale}, {kind}");
         world.workspace = None;
         for _ in 0..3 {
             pass(&mut world);
         }
-        assert!(world.apply.finalizers().is_empty(), "stale: {stale}");
-        assert_eq!((world.creates, world.deletes), (1, 1), "stale: {stale}");
+        assert!(world.apply.finalizers().is_empty(), "stale: {stale}, {kind}");
+        assert_eq!((world.creates, world.deletes), (1, 1), "stale: {stale}, {kind}");
     }
 }
 

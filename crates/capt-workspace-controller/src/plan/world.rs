@@ -28,6 +28,8 @@ pub(super) struct World {
     pub(super) missing_secrets: Vec<String>,
     pub(super) missing_workspaces: Vec<String>,
     pub(super) workspace: Option<Workspace>,
+    /// Of new applies.
+    pub(super) kind: WorkspaceKind,
     pub(super) settings: Settings,
     pub(super) now: Timestamp,
     pub(super) creates: usize,
@@ -67,6 +69,7 @@ impl World {
             missing_secrets: Vec::new(),
             missing_workspaces: Vec::new(),
             workspace: None,
+            kind: WorkspaceKind::ClusterScoped,
             settings: Settings {
                 allow_cross_namespace: false,
                 resume_interrupted_creates: false,
@@ -80,7 +83,7 @@ impl World {
     }
 
     pub(super) fn observe(&self) -> Observed {
-        let identity = Identity::of(&self.apply, WorkspaceKind::ClusterScoped);
+        let identity = Identity::of(&self.apply, self.kind);
         let rendered = self.template.as_ref().map(|template| {
             render::render(&Request {
                 template,
@@ -206,7 +209,21 @@ impl World {
             }
             Step::LetGo { .. } => {
                 let workspace = self.workspace.as_mut().unwrap();
-                workspace.spec = crate::workspace::let_go_spec(workspace, WorkspaceKind::ClusterScoped);
+                workspace.spec = crate::workspace::let_go_spec(workspace, self.kind);
+            }
+            Step::Hold => {
+                let workspace = self.workspace.as_mut().unwrap();
+                // Refused by the API server.
+                if workspace.metadata.deletion_timestamp.is_none() && !is_held(workspace) {
+                    workspace.finalizers_mut().push(finalizer::WORKSPACE_HOLD.into());
+                }
+            }
+            Step::Unhold => {
+                if let Some(workspace) = &mut self.workspace {
+                    workspace
+                        .finalizers_mut()
+                        .retain(|present| present != finalizer::WORKSPACE_HOLD);
+                }
             }
             Step::Delete => {
                 if let Some(workspace) = &mut self.workspace
@@ -227,7 +244,7 @@ impl World {
 
     /// What the live look before a release finds.
     pub(super) fn live_workspace_is_ours(&self) -> bool {
-        let identity = Identity::of(&self.apply, WorkspaceKind::ClusterScoped);
+        let identity = Identity::of(&self.apply, self.kind);
         self.workspace
             .as_ref()
             .is_some_and(|workspace| identity.owns(workspace))
@@ -276,7 +293,11 @@ impl World {
     }
 
     pub(super) fn ready() -> Self {
-        let mut world = Self::new();
+        Self::ready_as(WorkspaceKind::ClusterScoped)
+    }
+
+    pub(super) fn ready_as(kind: WorkspaceKind) -> Self {
+        let mut world = Self { kind, ..Self::new() };
         world.settle();
         world.provider_says("True", "True", "");
         world.provider_outputs(json!({"vpc_id": "vpc-1", "azs": ["a", "b"]}));
