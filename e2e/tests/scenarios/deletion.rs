@@ -480,12 +480,16 @@ async fn a_control_plane_that_is_deleted_directly_can_be_made_again() -> Result<
 
 #[tokio::test]
 async fn applies_that_are_deleted_directly_are_held_and_come_back() -> Result<()> {
-    applies_are_held(Bench::new("held").await?).await
-}
-
-pub(crate) async fn applies_are_held(bench: Bench) -> Result<()> {
+    let bench = Bench::new("held").await?;
     bench.cluster(&NAMES, Wishes::default()).await?;
     bench.available(&NAMES).await?;
+    applies_come_back(&bench).await?;
+    ends_like(&bench, undisturbed().await?).await?;
+    bench.delete_without_a_trace(&NAMES).await
+}
+
+/// Deletes both applies of a cluster, and has them back; their Workspaces are the same as before.
+pub(crate) async fn applies_come_back(bench: &Bench) -> Result<()> {
     let applies = [
         names::vpc_apply_name(NAMES.network),
         names::eks_apply_name(NAMES.control_plane),
@@ -529,11 +533,10 @@ pub(crate) async fn applies_are_held(bench: Bench) -> Result<()> {
             .until(api, NAMES.cluster, "Ready again", |object| is_true(object, "Ready"))
             .await?;
     }
-    ends_like(&bench, undisturbed_beside(&bench).await?).await?;
     for (workspace, uid) in workspaces.iter().zip(uids) {
         assert_eq!(bench.all_workspaces().get(workspace).await?.uid(), uid, "{workspace}");
     }
-    bench.delete_without_a_trace(&NAMES).await
+    Ok(())
 }
 
 #[tokio::test]

@@ -30,7 +30,6 @@ async fn clusters_whose_workspaces_are_in_their_namespace() -> Result<()> {
         whole_life(bench("life").await?),
         namespace_goes_in_order(bench("all").await?),
         deletion::namespace_with_a_retained_network(bench("space").await?),
-        deletion::applies_are_held(bench("held").await?),
         deletion::network_is_abandoned(bench("abandoned").await?),
     )?;
     Ok(())
@@ -48,7 +47,7 @@ fn is_held(workspace: &DynamicObject) -> bool {
     finalizers.iter().any(|present| present == finalizer::WORKSPACE_HOLD)
 }
 
-/// Made, changed, freed of its Workspaces by somebody's mistake, and deleted.
+/// Made, changed, freed of its applies and then of its Workspaces by somebody's mistake, and deleted.
 async fn whole_life(bench: Bench) -> Result<()> {
     bench.cluster(&NAMES, Wishes::default()).await?;
     ends_like(&bench, undisturbed_beside(&bench).await?).await?;
@@ -60,6 +59,7 @@ async fn whole_life(bench: Bench) -> Result<()> {
             ready_since(generation)(control_plane) && text(control_plane, "/status/version") == "1.32"
         })
         .await?;
+    deletion::applies_come_back(&bench).await?;
 
     let before = bench.workspaces(&NAMES).map(|workspace| bench.entry(&workspace));
     for workspace in bench.workspaces(&NAMES) {
