@@ -4,6 +4,7 @@
 
 use std::collections::BTreeMap;
 use std::process::Stdio;
+use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use capt_api::WorkspaceKind;
@@ -18,6 +19,7 @@ use kube::{Api, ResourceExt};
 use serde_json::{Value, json};
 use tokio::io::{AsyncBufReadExt, BufReader};
 use tokio::process::Child;
+use tokio::time::{sleep, timeout};
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_capt-e2e");
 const NAMES: Names = Names {
@@ -83,6 +85,9 @@ async fn there_and_back(old: &Bench, new: &Bench) -> Result<()> {
     // The way back, and there again: each time what was let go is taken over once more.
     for (from, to) in [(new, old), (old, new)] {
         movable(from).await?;
+        if from.environment.name() == new.environment.name() {
+            broken_off_while_it_deletes(from, to, &before).await?;
+        }
         from.clusterctl(&["move", &target(to)]).await?;
         movable(to).await?;
         left_to_themselves(from).await?;
@@ -421,6 +426,69 @@ async fn begun_again_after_it_broke_off(old: &Bench, new: &Bench, before: &Posse
     movable(old).await?;
     Possessions::of(old).await?.must_equal(before)?;
     old.clusterctl(&["move", &target(new)]).await.map(drop)
+}
+
+/// Kills a run of clusterctl that has made everything in the new home, and deleted some of it in the old one: the applies, and not
+/// their owners.
+async fn broken_off_while_it_deletes(old: &Bench, new: &Bench, before: &Possessions) -> Result<()> {
+    keep_the_owners(old).await?;
+    let mut broken = old
+        .clusterctl_command(&["move", &target(new)])
+        .await?
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()?;
+    for apply in applies() {
+        until_gone(&old.applies(), &apply).await?;
+    }
+    left_to_themselves(old).await?;
+    for apply in applies() {
+        let paused = |apply: &DynamicObject| condition(apply, "Paused") == "True/Paused";
+        new.until(new.applies(), &apply, "there, and paused", paused).await?;
+    }
+    broken.kill().await?;
+    let policies = objects(&old.client, ADMISSION, "ValidatingAdmissionPolicy", None);
+    policies.delete(POLICY, &DeleteParams::background()).await?;
+
+    // What clusterctl was about to delete says so. It would say so in the new home too, and be left alone there for ever.
+    let forget = json!({"metadata": {"annotations": {annotation::DELETE_FOR_MOVE: null}}});
+    old.patch(&old.networks(), NAMES.network, forget.clone()).await?;
+    old.patch(&old.control_planes(), NAMES.control_plane, forget).await?;
+    resume(old).await?;
+    movable(old).await?;
+    old.available(&NAMES).await?;
+    old.check_access(&NAMES).await?;
+    Possessions::of(old).await?.must_equal(before)
+}
+
+const ADMISSION: &str = "admissionregistration.k8s.io/v1";
+const POLICY: &str = "keep-the-owners";
+
+/// Lets clusterctl get stuck in the middle of its deletions: it deletes what is owned before its owners.
+async fn keep_the_owners(old: &Bench) -> Result<()> {
+    let owners = json!({
+        "apiGroups": [names::INFRASTRUCTURE_GROUP, names::CONTROL_PLANE_GROUP], "apiVersions": ["*"],
+        "operations": ["DELETE"], "resources": ["captclusters", "captcontrolplanes"],
+    });
+    let policy = json!({"matchConstraints": {"resourceRules": [owners]}, "validations": [{"expression": "false"}]});
+    let binding = json!({"policyName": POLICY, "validationActions": ["Deny"]});
+    for (kind, spec) in [
+        ("ValidatingAdmissionPolicy", policy),
+        ("ValidatingAdmissionPolicyBinding", binding),
+    ] {
+        let object = json!({"apiVersion": ADMISSION, "kind": kind, "metadata": {"name": POLICY}, "spec": spec});
+        create(&old.client, None, object).await?;
+    }
+    let try_it = DeleteParams::default().dry_run();
+    let in_force = async {
+        // The API server does not tell when it has begun to ask a policy.
+        while old.networks().delete(NAMES.network, &try_it).await.is_ok() {
+            sleep(Duration::from_millis(100)).await;
+        }
+    };
+    timeout(Duration::from_secs(30), in_force)
+        .await
+        .context("the policy refuses nothing")
 }
 
 /// clusterctl leaves the Cluster paused when it does not come to its end, and asks for it to be resumed before the next try.

@@ -1,6 +1,6 @@
 //! Deletion: in order, at every moment, whoever asks for it, whatever fails, and what is to be kept is kept.
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, bail, ensure};
 use capt_api::WorkspaceKind;
 use capt_api::names::{self, annotation};
 use capt_e2e::audit;
@@ -97,6 +97,7 @@ pub(crate) async fn goes_in_order(bench: &Bench) -> Result<()> {
     let vpc_apply = names::vpc_apply_name(NAMES.network);
     let eks_apply = names::eks_apply_name(NAMES.control_plane);
     let mut network = History::begin(bench.applies(), &vpc_apply).await?;
+    let begun = Timestamp::now();
     bench.delete_without_a_trace(&NAMES).await?;
     network.until_gone().await?;
     // The cloud refuses to delete a network in which there is a cluster.
@@ -158,6 +159,7 @@ pub(crate) async fn goes_in_order(bench: &Bench) -> Result<()> {
             request.verb == "delete"
                 && request.resource_path() == resource
                 && request.object() == (bench.namespace.as_str(), name.as_str())
+                && request.received() >= begun
         });
         let by: Vec<&str> = deletes.map(audit::Request::user).collect();
         assert_eq!(by.len(), 1, "{name} was deleted by {by:?}");
@@ -632,7 +634,7 @@ pub(crate) async fn namespace_with_a_retained_network(bench: Bench) -> Result<()
         }
         // It was in the namespace. What it knew is in the backend.
         (WorkspaceKind::Namespaced, None) => {}
-        (kind, left) => panic!("{kind}: {left:?}"),
+        (kind, left) => bail!("of the {kind} network there is {left:?}"),
     }
     bench.invariants_held().await?;
 

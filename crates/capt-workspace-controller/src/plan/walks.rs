@@ -252,7 +252,10 @@ fn every_life_keeps_to_the_table() {
 fn every_life_can_be_mended_and_ended() {
     for seed in 0..100 {
         let mut die = Die(seed);
-        let mut world = World::new();
+        let mut world = World {
+            kind: die.pick(&WorkspaceKind::ALL),
+            ..World::new()
+        };
         for _ in 0..30 {
             happen(&mut world, &mut die);
             world.perform(world.plan());
@@ -270,6 +273,8 @@ fn every_life_can_be_mended_and_ended() {
         world.provider_says("True", "True", "");
         world.settle();
         assert_eq!(world.said("Ready"), "True/Available", "seed {seed}");
+        let workspace = world.workspace.as_ref().unwrap();
+        assert_eq!(is_held(workspace), needs_hold(world.kind), "seed {seed}");
 
         world.now += SETTLE;
         let mut world = world.deleting();
