@@ -88,12 +88,21 @@ async fn finalizers_come_with_their_annotations_and_others_stay() -> Result<()> 
         now.resource_version().context("version")?
     );
 
+    // For somebody who waits for that: the annotation comes with the last one's end, and not without it.
+    let told = BTreeMap::from([(annotation::RELEASED.to_owned(), Some("true".to_owned()))]);
     let now = written(
         subjects
-            .remove_finalizers(&Planned::new(&now)?, &["example.com/theirs"], WHY)
+            .release(&Planned::new(&now)?, &["example.com/theirs"], &told, WHY)
             .await?,
     )?;
     assert!(now.finalizers().is_empty());
+    assert_eq!(now.annotations()[annotation::RELEASED], "true");
+    assert!(
+        subjects
+            .release(&Planned::new(&now)?, &["example.com/theirs"], &told, WHY)
+            .await?
+            .is_unchanged()
+    );
     Ok(())
 }
 
