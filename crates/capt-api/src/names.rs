@@ -146,7 +146,7 @@ pub mod annotation {
     pub const RESUMED: &str = "infrastructure.cluster.x-k8s.io/resumed";
     /// On a Workspace: the provider was asked to look a second time at what it had found.
     pub const LOOKED_AGAIN: &str = "infrastructure.cluster.x-k8s.io/looked-again";
-    /// On a Workspace that is being deleted: its hold was taken away. The provider does not hear of finalizers, but of this.
+    /// On a Workspace that is being deleted: when its hold was taken away. The provider does not hear of finalizers, but of this.
     pub const RELEASED: &str = "infrastructure.cluster.x-k8s.io/released";
 
     /// Crossplane: the name outside Kubernetes; here the key of the Terraform state.

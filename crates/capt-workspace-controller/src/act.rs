@@ -292,7 +292,7 @@ impl Applies {
         let mut wake = BTreeMap::new();
         if workspace.metadata.deletion_timestamp.is_some() {
             // It looks again by itself too, but only after a while that has grown with the waiting.
-            wake.insert(annotation::RELEASED.to_owned(), Some("true".to_owned()));
+            wake.insert(annotation::RELEASED.to_owned(), Some(Timestamp::now().to_string()));
         }
         let _written = self
             .workspaces(kind)

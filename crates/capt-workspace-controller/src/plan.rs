@@ -19,7 +19,9 @@ use serde_json::{Value, json};
 use crate::render::{Input, RenderError, Rendered, revision_of};
 use crate::report::{Why, Words, paused_status, status};
 use crate::terraform::Cause;
-use crate::workspace::{FINALIZERS, HOLDS, Identity, State, is_held, is_let_go, labels, needs_hold, was_found};
+use crate::workspace::{
+    FINALIZERS, HOLDS, Identity, State, destroyed_since, is_held, is_let_go, labels, needs_hold, was_found,
+};
 
 /// Everything that a plan is made from.
 #[derive(Debug, Clone)]
@@ -442,7 +444,7 @@ fn deletion(seen: &Observed, now: Timestamp) -> Plan {
     if letting_go.is_some() {
         return Plan::step(Step::Release);
     }
-    let Some(begun) = &workspace.metadata.deletion_timestamp else {
+    let Some(begun) = destroyed_since(workspace) else {
         return Plan::step(Step::Delete);
     };
     if let Some(begun) = resumes(seen, workspace) {
@@ -450,7 +452,7 @@ fn deletion(seen: &Observed, now: Timestamp) -> Plan {
     }
     let words = Words::of_destroyed(seen, workspace);
     // Terraform's own time: neither a hold nor a pause before it counts.
-    let deadline = begun.0.checked_add(seen.settings.deletion_timeout);
+    let deadline = begun.checked_add(seen.settings.deletion_timeout);
     let deadline = deadline.unwrap_or(Timestamp::MAX);
     if deadline <= now {
         return say(words.overdue());

@@ -5,6 +5,7 @@ use capt_api::external::workspace::{Sync, WorkspaceExt};
 use capt_api::names::{self, annotation, finalizer, label};
 use capt_api::workspace::{DeletionPolicy, ManagementAction};
 use capt_api::{Workspace, WorkspaceKind, WorkspaceTemplateApply};
+use jiff::Timestamp;
 use kube::ResourceExt;
 use serde_json::{Value, json};
 
@@ -108,6 +109,14 @@ pub(crate) fn needs_hold(kind: WorkspaceKind) -> bool {
 pub(crate) fn is_held(workspace: &Workspace) -> bool {
     let held = |present: &String| present == finalizer::WORKSPACE_HOLD;
     workspace.finalizers().iter().any(held)
+}
+
+/// Since when Terraform may destroy what a deleted Workspace made: it may have been held for long before.
+pub(crate) fn destroyed_since(workspace: &Workspace) -> Option<Timestamp> {
+    let deleted = workspace.metadata.deletion_timestamp.as_ref()?.0;
+    let released = workspace.annotations().get(annotation::RELEASED);
+    let released = released.and_then(|time| time.parse().ok());
+    Some(released.map_or(deleted, |released: Timestamp| released.max(deleted)))
 }
 
 /// The labels that a Workspace carries; its exact identity is in the annotations.

@@ -601,11 +601,16 @@ fn a_namespaced_workspace_is_held_until_the_turn_of_its_apply() {
     assert_eq!(world.said("Deleting"), "True/Held");
     assert!(is_held(world.workspace.as_ref().unwrap()));
 
+    // However long it was held, Terraform has all of its time.
+    world.now += world.settings.deletion_timeout;
     world.apply.finalizers_mut().retain(|present| present != HOLDS[0]);
     assert!(matches!(world.plan().step, Step::Unhold));
+    world.perform(world.plan());
+    let deadline = world.now + world.settings.deletion_timeout;
     world.settle();
     assert!(!is_held(world.workspace.as_ref().unwrap()));
     assert_eq!(world.said("Deleting"), "True/WaitingForWorkspace");
+    assert_eq!(world.plan().wake, Wake::At(deadline));
     assert_eq!(world.deletes, 0, "it was deleted already");
 
     // Nobody else deletes it: then the hold goes first, because the provider does not hear of finalizers.

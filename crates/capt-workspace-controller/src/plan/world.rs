@@ -223,6 +223,10 @@ impl World {
                     workspace
                         .finalizers_mut()
                         .retain(|present| present != finalizer::WORKSPACE_HOLD);
+                    if workspace.metadata.deletion_timestamp.is_some() {
+                        let released = (annotation::RELEASED.to_owned(), self.now.to_string());
+                        workspace.annotations_mut().extend([released]);
+                    }
                 }
             }
             Step::Delete => {
