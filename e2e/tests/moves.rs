@@ -139,6 +139,17 @@ async fn settled(old: &Bench) -> Result<Possessions> {
     Ok(possessions)
 }
 
+/// The cluster is managed again where it was, with everything that it had.
+async fn unharmed(old: &Bench, before: &Possessions) -> Result<()> {
+    movable(old).await?;
+    let ready = |control_plane: &DynamicObject| is_true(control_plane, "Ready");
+    old.until(old.control_planes(), NAMES.control_plane, "Ready", ready)
+        .await?;
+    old.available(&NAMES).await?;
+    old.check_access(&NAMES).await?;
+    Possessions::of(old).await?.must_equal(before)
+}
+
 /// The cluster is up and opens in its new home, with everything that it had.
 async fn arrived(old: &Bench, new: &Bench, before: &Possessions) -> Result<()> {
     new.available(&NAMES).await?;
@@ -401,10 +412,7 @@ async fn given_up_in_the_new_home(old: &Bench, new: &Bench, before: &Possessions
     resume(new).await?;
     until_gone(&new.namespaces(), &new.namespace).await?;
     resume(old).await?;
-    movable(old).await?;
-    old.available(&NAMES).await?;
-    old.check_access(&NAMES).await?;
-    Possessions::of(old).await?.must_equal(before)
+    unharmed(old, before).await
 }
 
 /// The same command again takes over what it made the first time.
@@ -455,10 +463,7 @@ async fn broken_off_while_it_deletes(old: &Bench, new: &Bench, before: &Possessi
     old.patch(&old.networks(), NAMES.network, forget.clone()).await?;
     old.patch(&old.control_planes(), NAMES.control_plane, forget).await?;
     resume(old).await?;
-    movable(old).await?;
-    old.available(&NAMES).await?;
-    old.check_access(&NAMES).await?;
-    Possessions::of(old).await?.must_equal(before)
+    unharmed(old, before).await
 }
 
 const ADMISSION: &str = "admissionregistration.k8s.io/v1";

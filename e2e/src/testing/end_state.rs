@@ -123,12 +123,11 @@ impl Plain {
             *data = data.as_object().into_iter().flat_map(Map::keys).cloned().collect();
         }
         let mut annotations = object.annotations().clone();
-        // How often the provider tried, and was asked to.
+        // How often the provider tried.
         for count in [
             annotation::EXTERNAL_CREATE_PENDING,
             annotation::EXTERNAL_CREATE_SUCCEEDED,
             annotation::EXTERNAL_CREATE_FAILED,
-            annotation::LOOKED_AGAIN,
         ] {
             annotations.remove(count);
         }

@@ -16,7 +16,7 @@ use kube::ResourceExt;
 use kube::api::{DeleteParams, DynamicObject, PropagationPolicy};
 use serde_json::{Value, json};
 
-use crate::{NAMES, ends_like, plain, slow, undisturbed, undisturbed_beside};
+use crate::{NAMES, ends_like, ends_well, plain, slow, undisturbed};
 
 fn with_propagation(policy: PropagationPolicy) -> DeleteParams {
     DeleteParams {
@@ -643,7 +643,7 @@ pub(crate) async fn namespace_with_a_retained_network(bench: Bench) -> Result<()
     testing::create(&bench.client, None, space).await?;
     bench.create_templates().await?;
     bench.cluster(&NAMES, Wishes::default()).await?;
-    ends_like(&bench, undisturbed_beside(&bench).await?).await?;
+    ends_well(&bench).await?;
     if bench.kind == WorkspaceKind::ClusterScoped {
         assert_eq!(bench.all_workspaces().get(&vpc).await?.uid(), before);
     }
@@ -737,10 +737,7 @@ async fn a_network_that_is_retained_in_the_same_breath() -> Result<()> {
 
 #[tokio::test]
 async fn a_network_that_is_abandoned() -> Result<()> {
-    network_is_abandoned(Bench::new("abandoned").await?).await
-}
-
-pub(crate) async fn network_is_abandoned(bench: Bench) -> Result<()> {
+    let bench = Bench::new("abandoned").await?;
     bench.cluster(&NAMES, Wishes::default()).await?;
     control_plane_ready(&bench).await?;
     let [vpc, eks] = bench.workspaces(&NAMES);
@@ -768,7 +765,7 @@ pub(crate) async fn network_is_abandoned(bench: Bench) -> Result<()> {
     let made = bench.entry(&vpc)?.context("no network")?;
     bench.heal(&vpc).await?;
     bench.cluster(&NAMES, Wishes::default()).await?;
-    ends_like(&bench, undisturbed_beside(&bench).await?).await?;
+    ends_like(&bench, undisturbed().await?).await?;
     assert_eq!(bench.entry(&vpc)?.context("no network")?.created, made.created);
     bench.delete_without_a_trace(&NAMES).await
 }

@@ -39,33 +39,17 @@ fn module_of(template: &Value) -> Result<Value> {
 /// Where a cluster with a VPC of its own ends when nobody disturbs it.
 async fn undisturbed() -> Result<&'static EndState> {
     static END: OnceCell<EndState> = OnceCell::const_new();
-    END.get_or_try_init(|| async { run_undisturbed(Bench::new("undisturbed").await?, Wishes::default()).await })
-        .await
+    END.get_or_try_init(|| run_undisturbed(Wishes::default())).await
 }
 
 /// The same in a VPC that exists already.
 async fn undisturbed_in_existing_vpc() -> Result<&'static EndState> {
     static END: OnceCell<EndState> = OnceCell::const_new();
-    END.get_or_try_init(|| async { run_undisturbed(Bench::new("undisturbed").await?, Wishes::existing_vpc()).await })
-        .await
+    END.get_or_try_init(|| run_undisturbed(Wishes::existing_vpc())).await
 }
 
-/// Where one with a VPC of its own ends that has Workspaces like this bench's.
-async fn undisturbed_beside(bench: &Bench) -> Result<&'static EndState> {
-    static NAMESPACED: OnceCell<EndState> = OnceCell::const_new();
-    match bench.kind {
-        WorkspaceKind::ClusterScoped => undisturbed().await,
-        WorkspaceKind::Namespaced => {
-            let run = || async {
-                let beside = Bench::of(bench.environment.clone(), "undisturbed").await?;
-                run_undisturbed(beside.with_workspaces(bench.kind), Wishes::default()).await
-            };
-            NAMESPACED.get_or_try_init(run).await
-        }
-    }
-}
-
-async fn run_undisturbed(bench: Bench, wishes: Wishes) -> Result<EndState> {
+async fn run_undisturbed(wishes: Wishes) -> Result<EndState> {
+    let bench = Bench::new("undisturbed").await?;
     bench.cluster(&NAMES, wishes).await?;
     let end = end_state(&bench).await?;
     bench.delete_without_a_trace(&NAMES).await?;
@@ -83,6 +67,15 @@ async fn end_state(bench: &Bench) -> Result<EndState> {
 /// The cluster is up, opens, and has ended where an undisturbed one does.
 async fn ends_like(bench: &Bench, undisturbed: &EndState) -> Result<()> {
     end_state(bench).await?.must_equal(undisturbed)
+}
+
+/// The cluster is up and opens; with cluster-scoped Workspaces, as most scenarios have them, it has ended where an undisturbed one
+/// does.
+async fn ends_well(bench: &Bench) -> Result<()> {
+    match bench.kind {
+        WorkspaceKind::ClusterScoped => ends_like(bench, undisturbed().await?).await,
+        WorkspaceKind::Namespaced => end_state(bench).await.map(drop),
+    }
 }
 
 /// What `clusterctl describe` says, without the drawing and the line breaks of its table.

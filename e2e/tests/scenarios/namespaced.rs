@@ -1,20 +1,20 @@
 //! Clusters whose Workspaces are in their own namespace (`--workspace-kind tf.m.upbound.io/v1beta1`), in an environment of their
 //! own: everything that holds of cluster-scoped ones, and what is different when others can delete a Workspace.
 
-use anyhow::{Result, ensure};
+use anyhow::{Context, Result, ensure};
 use capt_api::WorkspaceKind;
-use capt_api::names::{self, finalizer};
+use capt_api::names::{self, annotation, finalizer};
 use capt_e2e::audit;
 use capt_e2e::components::{PROVIDER, WORKSPACE_CONTROLLER};
-use capt_e2e::testing::bench::{Bench, Wishes};
+use capt_e2e::testing::bench::{Bench, INFRASTRUCTURE, Wishes};
 use capt_e2e::testing::history::History;
-use capt_e2e::testing::{Scratch, component, condition, is_true, message, objects, ready_since, text};
+use capt_e2e::testing::{Scratch, component, condition, is_true, message, objects, ready_since, text, until_gone};
 use kube::ResourceExt;
 use kube::api::{DeleteParams, DynamicObject, ListParams};
 use serde_json::{Value, json};
 
 use crate::outages::{LEADS, PROGRAM, start_until};
-use crate::{NAMES, deletion, ends_like, undisturbed_beside};
+use crate::{NAMES, deletion, ends_well};
 
 const KIND: WorkspaceKind = WorkspaceKind::Namespaced;
 
@@ -30,7 +30,7 @@ async fn clusters_whose_workspaces_are_in_their_namespace() -> Result<()> {
         whole_life(bench("life").await?),
         namespace_goes_in_order(bench("all").await?),
         deletion::namespace_with_a_retained_network(bench("space").await?),
-        deletion::network_is_abandoned(bench("abandoned").await?),
+        standalone_and_abandoned(bench("alone").await?),
     )?;
     Ok(())
 }
@@ -50,7 +50,7 @@ fn is_held(workspace: &DynamicObject) -> bool {
 /// Made, changed, freed of its applies and then of its Workspaces by somebody's mistake, and deleted.
 async fn whole_life(bench: Bench) -> Result<()> {
     bench.cluster(&NAMES, Wishes::default()).await?;
-    ends_like(&bench, undisturbed_beside(&bench).await?).await?;
+    ends_well(&bench).await?;
     let api = bench.control_planes();
     let newer = json!({"spec": {"version": "1.32"}});
     let generation = bench.patch(&api, NAMES.control_plane, newer).await?;
@@ -177,4 +177,42 @@ async fn namespace_goes_in_order(bench: Bench) -> Result<()> {
     ];
     deletion::came_in_order(&bench, &audit::read(&bench.environment)?, &chain)?;
     bench.invariants_held().await
+}
+
+/// An apply that belongs to no Cluster, whose destroy can never succeed; and the same once more, when somebody has mended it.
+async fn standalone_and_abandoned(bench: Bench) -> Result<()> {
+    let apply = json!({
+        "apiVersion": INFRASTRUCTURE, "kind": "WorkspaceTemplateApply", "metadata": {"name": "alone"},
+        "spec": {
+            "templateRef": {"name": "local-vpc"},
+            "variables": {"cluster_name": "none", "vpc_name": "alone", "region": "eu-west-1", "environment": "test"},
+        },
+    });
+    let workspace = names::workspace_name(&bench.namespace, "alone");
+    let ready = |apply: &DynamicObject| is_true(apply, "Ready");
+    bench.create(apply.clone(), &Value::Null).await?;
+    bench.until(bench.applies(), "alone", "Ready", ready).await?;
+    let made = bench.entry(&workspace)?.context("nothing was made")?;
+
+    bench.fail_destroys(&workspace, "nobody will ever mend this").await?;
+    bench.applies().delete("alone", &DeleteParams::background()).await?;
+    let stuck = |apply: &DynamicObject| condition(apply, "Deleting") == "True/DestroyFailed";
+    bench.until(bench.applies(), "alone", "stuck", stuck).await?;
+    let abandon = json!({"metadata": {"annotations": {annotation::ABANDON_WORKSPACE: workspace}}});
+    bench.patch(&bench.applies(), "alone", abandon).await?;
+    until_gone(&bench.applies(), "alone").await?;
+    until_gone(&bench.all_workspaces(), &workspace).await?;
+    ensure!(
+        bench.entry(&workspace)?.as_ref() == Some(&made),
+        "what was abandoned is not left"
+    );
+
+    bench.heal(&workspace).await?;
+    bench.create(apply, &Value::Null).await?;
+    bench.until(bench.applies(), "alone", "Ready", ready).await?;
+    let found = bench.entry(&workspace)?.context("it is gone")?;
+    ensure!(found.created == made.created, "it was made again");
+    bench.applies().delete("alone", &DeleteParams::background()).await?;
+    until_gone(&bench.applies(), "alone").await?;
+    bench.no_workspace(&workspace).await
 }
