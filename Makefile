@@ -107,6 +107,7 @@ test-e2e: programs ## Tests on a real control plane of their own (T=name runs on
 
 .PHONY: test-chart
 test-chart: export CAPT_IMAGES = $(CURDIR)/dist/test-images
+test-chart: export RUST_BACKTRACE = 0
 test-chart: programs ## The chart on a real node, with the programs just built as images (T=name runs one test); SKIPPED where there can be none (NODE=required: fails)
 	@$(CARGO) test --package capt-e2e --locked --test node --no-run
 	@if $(E2E) check-node; then \

@@ -45,6 +45,8 @@ struct ObjectRef {
 struct ResponseStatus {
     #[serde(default)]
     code: u16,
+    #[serde(default)]
+    message: String,
     details: Option<Details>,
 }
 
@@ -112,11 +114,16 @@ impl Request {
     }
 
     /// Refused for want of a permission, by authorization or by admission. Nobody may create in a namespace that is
-    /// going, so that is no missing permission.
+    /// going, nor name an owner whose kind is so new that admission has not heard of it (it asks every ten seconds), so
+    /// those are no missing permissions.
     pub fn lacked_permission(&self) -> bool {
-        let details = self.response_status.as_ref().and_then(|status| status.details.as_ref());
-        let causes = details.map_or(&[][..], |details| &details.causes);
-        self.code() == 403 && !causes.iter().any(|cause| cause.reason == "NamespaceTerminating")
+        let Some(status) = &self.response_status else {
+            return false;
+        };
+        let causes = status.details.as_ref().map_or(&[][..], |details| &details.causes);
+        let in_vain = causes.iter().any(|cause| cause.reason == "NamespaceTerminating")
+            || status.message.contains("cannot find RESTMapping for APIVersion");
+        status.code == 403 && !in_vain
     }
 
     pub fn code(&self) -> u16 {
@@ -261,7 +268,7 @@ mod tests {
     }
 
     #[test]
-    fn a_namespace_that_is_going_is_no_missing_permission() {
+    fn what_nobody_could_do_is_no_missing_permission() {
         let answered = |code: u16, causes: Value| {
             parsed(json!({"responseStatus": {"code": code, "details": {"causes": causes}}})).lacked_permission()
         };
@@ -269,5 +276,8 @@ mod tests {
         assert!(answered(403, json!([])));
         assert!(!answered(403, json!([{"reason": "NamespaceTerminating"}])));
         assert!(!answered(409, json!([])));
+        let unknown =
+            "cannot set blockOwnerDeletion in this case because cannot find RESTMapping for APIVersion a/v1 Kind B";
+        assert!(!parsed(json!({"responseStatus": {"code": 403, "message": unknown}})).lacked_permission());
     }
 }
