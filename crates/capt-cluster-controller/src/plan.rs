@@ -122,23 +122,32 @@ fn silent(seen: &Observed, step: Step, until: Timestamp) -> Plan {
     }
 }
 
+/// The apply that the object asks for; nothing when it asks for none, or when it is not known yet in which Cluster.
+fn wished(seen: &Observed) -> Option<Wish> {
+    let Owner::Present(cluster) = &seen.owner else {
+        return None;
+    };
+    let capt_cluster = &*seen.capt_cluster;
+    let own_namespace = capt_cluster.metadata.namespace.as_deref().unwrap_or_default();
+    match network(&capt_cluster.spec, own_namespace, seen.settings.allow_cross_namespace) {
+        Ok(Network::Template(template)) => Some(wish(capt_cluster, template, &cluster.name_any())),
+        _ => None,
+    }
+}
+
 /// The next write towards the wished VPC.
 fn building_step(seen: &Observed) -> Step {
-    let (Owner::Present(cluster), None, None) = (&seen.owner, &seen.trouble, &seen.astray) else {
+    let (Owner::Present(_), None, None) = (&seen.owner, &seen.trouble, &seen.astray) else {
         return Step::Nothing;
     };
     if !seen.has_finalizer() {
         return Step::AddFinalizer;
     }
-    let capt_cluster = &*seen.capt_cluster;
-    let own_namespace = capt_cluster.metadata.namespace.as_deref().unwrap_or_default();
-    let allow = seen.settings.allow_cross_namespace;
-    let Ok(Network::Template(template)) = network(&capt_cluster.spec, own_namespace, allow) else {
+    let Some(wish) = wished(seen) else {
         return Step::Nothing;
     };
-    let wish = wish(capt_cluster, template, &cluster.name_any());
     match &seen.apply {
-        Apply::Absent => Step::CreateApply(Box::new(wish.into_apply(capt_cluster))),
+        Apply::Absent => Step::CreateApply(Box::new(wish.into_apply(&seen.capt_cluster))),
         // Frozen until it has gone.
         Apply::Ours(apply) if apply.metadata.deletion_timestamp.is_some() => Step::Nothing,
         Apply::Ours(apply) if !HOLD.is_on(&apply.metadata) => Step::HoldApply,
@@ -325,7 +334,7 @@ fn destroying_stage(seen: &Observed) -> Stage {
             } else if going.is_none() {
                 Step::DeleteApply
             } else {
-                Step::Nothing
+                correction(seen, apply).map_or(Step::Nothing, |wish| Step::ChangeApply(Box::new(wish)))
             };
             match trouble_of(apply) {
                 Some((reason, message)) => {
@@ -340,6 +349,15 @@ fn destroying_stage(seen: &Observed) -> Stage {
             }
         }
     }
+}
+
+/// What keeps Terraform from destroying may be what it was given: a variable, or the template. What is corrected afterwards
+/// still reaches it.
+fn correction(seen: &Observed, apply: &WorkspaceTemplateApply) -> Option<Wish> {
+    trouble_of(apply)?;
+    let mut wish = wished(seen)?;
+    wish.spec.retain_workspace_on_delete = apply.spec.retain_workspace_on_delete;
+    (wish.spec != apply.spec).then_some(wish)
 }
 
 /// Whether the VPC outlives this object: as the spec says, and always when the object now only uses it as an existing

@@ -140,6 +140,21 @@ pub(crate) struct Wish {
     pub(crate) revision: String,
 }
 
+impl Wish {
+    fn of(seen: &Observed, rendered: &Rendered, resumed: Option<&str>) -> Self {
+        let versions = seen
+            .inputs
+            .iter()
+            .filter_map(|(input, state)| Some((input, state.as_ref()?.version.clone())))
+            .collect();
+        let revision = rendered.revision(&versions, resumed);
+        Self {
+            spec: rendered.spec(&revision),
+            revision,
+        }
+    }
+}
+
 #[derive(Debug, Clone)]
 pub(crate) struct Plan {
     pub(crate) step: Step,
@@ -351,18 +366,7 @@ fn next(seen: &Observed) -> Next {
     if !unprotected.is_empty() {
         return Next::Step(Step::Protect(unprotected));
     }
-    let versions = seen
-        .inputs
-        .iter()
-        .filter_map(|(input, state)| Some((input, state.as_ref()?.version.clone())))
-        .collect();
-    let wish = |resumed: Option<&str>| {
-        let revision = rendered.revision(&versions, resumed);
-        Wish {
-            spec: rendered.spec(&revision),
-            revision,
-        }
-    };
+    let wish = |resumed: Option<&str>| Wish::of(seen, rendered, resumed);
     let Some(workspace) = workspace else {
         return Next::Step(Step::Create(Box::new(new_workspace(seen, wish(None)))));
     };
@@ -449,6 +453,9 @@ fn deletion(seen: &Observed, now: Timestamp) -> Plan {
     };
     if let Some(begun) = resumes(seen, workspace) {
         return Plan::step(Step::Resume { begun, wish: None });
+    }
+    if let Some(change) = correction(seen, workspace) {
+        return Plan::step(change);
     }
     let words = Words::of_destroyed(seen, workspace);
     // Terraform's own time: neither a hold nor a pause before it counts.
@@ -644,6 +651,20 @@ fn marks(seen: &Observed, revision: &str) -> Vec<(&'static str, String)> {
         (annotation::WTA_NAME, seen.identity.apply.clone()),
         (annotation::REVISION, revision.to_owned()),
     ]
+}
+
+/// What keeps Terraform from destroying may be what it was given: a module, a variable, a ProviderConfig. What is corrected
+/// afterwards still reaches it. Otherwise it destroys by what it has applied: with another region, say, it would find nothing
+/// to destroy there, and forget what there is.
+fn correction(seen: &Observed, workspace: &Workspace) -> Option<Step> {
+    let State::Failed(trouble) = State::of(workspace) else {
+        return None;
+    };
+    let has_all_inputs = seen.inputs.values().all(Option::is_some);
+    let rendered = seen.rendered.as_ref()?.as_ref().ok()?;
+    let resumed = workspace.annotations().get(annotation::RESUMED);
+    let wish = Wish::of(seen, rendered, resumed.map(String::as_str));
+    change(seen, workspace, wish).filter(|_| trouble.is_in_the_configuration() && has_all_inputs && !seen.dropped)
 }
 
 fn change(seen: &Observed, workspace: &Workspace, Wish { spec, revision }: Wish) -> Option<Step> {

@@ -37,6 +37,19 @@ pub(crate) struct Trouble {
     pub(crate) message: String,
 }
 
+impl Trouble {
+    /// Whether Terraform could not even begin with what it was given, so that nothing but another configuration helps.
+    pub(crate) fn is_in_the_configuration(&self) -> bool {
+        let unusable = matches!(
+            self.cause,
+            Cause::InvalidModule | Cause::ProviderConfigMissing | Cause::CredentialsMissing
+        );
+        unusable || INVALID_VALUES.iter().any(|words| self.message.contains(words))
+    }
+}
+
+/// A variable that its own module refuses, and one of the wrong type.
+const INVALID_VALUES: [&str; 2] = ["Invalid value for variable", "Invalid value for input variable"];
 const INTERRUPTED: &str = "cannot determine creation result";
 /// The words of a plan or apply, and those of the kubernetes backend when `init` already finds the lock.
 const LOCKED: [&str; 2] = [

@@ -170,7 +170,26 @@ async fn a_module_that_does_not_parse_is_mended() -> Result<()> {
     assert_eq!(control_plane.tells(|c| status(c, "Ready")), ["True", "False", "True"]);
     assert_eq!(control_plane.tells(|c| status(c, "Available")), ["True"]);
     ends_like(&bench, undisturbed().await?).await?;
-    bench.delete_without_a_trace(&NAMES).await
+
+    // And on one that is to go: it goes when the module is mended.
+    bench
+        .patch(&bench.templates(), "local-eks", module_of(&broken)?)
+        .await?;
+    control_plane
+        .until("failed", |c| condition(c, "Failed").starts_with("True/"))
+        .await?;
+    bench
+        .clusters()
+        .delete(NAMES.cluster, &DeleteParams::background())
+        .await?;
+    control_plane
+        .until("kept by its module", |c| message(c, "Deleting").contains("main.tf"))
+        .await?;
+    bench
+        .patch(&bench.templates(), "local-eks", module_of(&template("local-eks")?)?)
+        .await?;
+    bench.gone(&NAMES).await?;
+    bench.no_trace(&NAMES).await
 }
 
 #[tokio::test]

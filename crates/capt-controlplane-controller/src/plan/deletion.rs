@@ -13,7 +13,7 @@ use capt_runtime::controller::settles_at;
 use jiff::{SignedDuration, Timestamp};
 
 use super::status::{self, Departure};
-use super::{Plan, Step};
+use super::{Plan, Step, upkeep};
 use crate::eks_apply;
 use crate::hold::HOLD;
 use crate::observe::{Live, Look, Observed};
@@ -91,8 +91,8 @@ fn next(seen: &Observed, begun: Timestamp, now: Timestamp) -> (Step, Departure) 
             waiting(destroy(seen, Step::DeleteApply), None, "")
         }
         Found::Present(apply) => match obstacle(apply) {
-            Some((reason, "")) => waiting(Step::Nothing, reason, ""),
-            Some((reason, message)) => waiting(Step::Nothing, reason, &format!(": {message}")),
+            Some((reason, "")) => waiting(upkeep::correction(seen, apply), reason, ""),
+            Some((reason, message)) => waiting(upkeep::correction(seen, apply), reason, &format!(": {message}")),
             None => waiting(Step::Nothing, None, ""),
         },
         Found::Unreadable(why) => waiting(Step::Nothing, None, &format!("; it cannot be read: {why}")),

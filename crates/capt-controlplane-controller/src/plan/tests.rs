@@ -1475,6 +1475,24 @@ fn the_order_of_deletion() {
         check_deletion(reason, &world, "Nothing", shown, "to go: the subnet is in use");
     }
 
+    let mut corrected = world.clone();
+    corrected.set(CONTROL_PLANE, "/spec/variables", json!({"nodes": "3"}));
+    check_deletion(
+        "what is corrected then still reaches Terraform",
+        &corrected,
+        "ChangeApply",
+        "WaitingForWorkspace",
+        "to go: the subnet is in use",
+    );
+    corrected.set(APPLY, "/status/conditions", json!([]));
+    check_deletion(
+        "but not while it destroys",
+        &corrected,
+        "Nothing",
+        "WaitingForWorkspace",
+        "demo-cp-eks-controlplane-apply",
+    );
+
     let mut late = world.clone();
     late.remove(APPLY);
     assert_eq!(

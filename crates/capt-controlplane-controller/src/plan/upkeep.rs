@@ -6,6 +6,7 @@ use capt_api::conditions::{self, Reason, endpoint, secrets, workspace_apply};
 use capt_api::external::cluster::ClusterOwner;
 use capt_api::names::{self, CONTROL_PLANE_GROUP, annotation, finalizer, label, variable};
 use capt_api::reasons;
+use capt_api::workspace::WorkspaceTemplateApplySpec;
 use capt_api::{CaptControlPlane, Cluster, WorkspaceTemplateApply};
 use capt_runtime::apply::is_ours;
 use capt_runtime::cache::Found;
@@ -180,9 +181,13 @@ fn create(seen: &Observed, cluster: &Cluster, now: Timestamp) -> (Step, Situatio
     )
 }
 
-/// There is an apply of ours that stays.
-fn tend(seen: &Observed, cluster: &Cluster, apply: &WorkspaceTemplateApply) -> (Step, Situation) {
-    let wish = Wish::of(&seen.control_plane, seen.settings.allow_cross_namespace_templates);
+/// The spec that the apply should have, and which of its variables are the network's.
+fn wished(
+    seen: &Observed,
+    cluster: &Cluster,
+    apply: &WorkspaceTemplateApply,
+) -> Result<(WorkspaceTemplateApplySpec, String), Unfit> {
+    let wish = Wish::of(&seen.control_plane, seen.settings.allow_cross_namespace_templates)?;
     // The network gates the creation only; afterwards a cluster in use must take changes also while its VPC has trouble.
     let carried = eks_apply::carried(apply, &seen.control_plane);
     let network = match network(seen, cluster) {
@@ -191,9 +196,51 @@ fn tend(seen: &Observed, cluster: &Cluster, apply: &WorkspaceTemplateApply) -> (
         Ok(network) => network.variables(),
         Err(_) => carried,
     };
-    let wished = wish.map(|wish| (wish.spec(name(&cluster.metadata), &network), wish.given(&network)));
-    let labels = eks_apply::labels(&seen.control_plane.metadata, name(&cluster.metadata));
+    Ok((wish.spec(name(&cluster.metadata), &network), wish.given(&network)))
+}
 
+/// Brings an apply of ours to the wish, if that can be carried out; otherwise it stays at the last one that could.
+fn change(
+    seen: &Observed,
+    cluster: &Cluster,
+    apply: &WorkspaceTemplateApply,
+    wished: Result<(WorkspaceTemplateApplySpec, String), Unfit>,
+) -> Step {
+    let labels = eks_apply::labels(&seen.control_plane.metadata, name(&cluster.metadata));
+    let given = annotation_of(&apply.metadata, annotation::NETWORK_VARIABLES);
+    let (spec, given) = match wished {
+        Ok((spec, wished)) => (spec, (given != Some(wished.as_str())).then_some(wished)),
+        Err(_) => (apply.spec.clone(), None),
+    };
+    let as_wished = spec == apply.spec
+        && given.is_none()
+        && labels
+            .iter()
+            .all(|(key, value)| label_of(&apply.metadata, key) == value.as_deref());
+    match &seen.live {
+        _ if as_wished => Step::Nothing,
+        Some(Live::Change { control_plane }) if is_current(seen, control_plane.as_deref()) => Step::ChangeApply {
+            spec: Box::new(spec),
+            labels,
+            given,
+        },
+        Some(_) => Step::Nothing,
+        None => Step::Look(Look::Change),
+    }
+}
+
+/// What keeps Terraform from destroying may be what it was given: a variable, or the template. What is corrected afterwards
+/// still reaches it.
+pub(super) fn correction(seen: &Observed, apply: &WorkspaceTemplateApply) -> Step {
+    match &seen.owner {
+        Owner::Present(cluster) => change(seen, cluster, apply, wished(seen, cluster, apply)),
+        Owner::NotSet | Owner::Gone { .. } => Step::Nothing,
+    }
+}
+
+/// There is an apply of ours that stays.
+fn tend(seen: &Observed, cluster: &Cluster, apply: &WorkspaceTemplateApply) -> (Step, Situation) {
+    let wished = wished(seen, cluster, apply);
     let situation = match &wished {
         Err(unfit) => unfit.clone().into(),
         Ok((spec, _)) if *spec != apply.spec => underway(seen, not_looked_at(seen), &[Wait::ControlPlane]).ours_to_do(),
@@ -210,27 +257,7 @@ fn tend(seen: &Observed, cluster: &Cluster, apply: &WorkspaceTemplateApply) -> (
     } else if !is_marked(&apply.metadata, seen.uid()) {
         Step::AdoptApply
     } else {
-        // A wish that cannot be carried out leaves the apply at the last one that could.
-        let given = annotation_of(&apply.metadata, annotation::NETWORK_VARIABLES);
-        let (spec, given) = match wished {
-            Ok((spec, wished)) => (spec, (given != Some(wished.as_str())).then_some(wished)),
-            Err(_) => (apply.spec.clone(), None),
-        };
-        let as_wished = spec == apply.spec
-            && given.is_none()
-            && labels
-                .iter()
-                .all(|(key, value)| label_of(&apply.metadata, key) == value.as_deref());
-        match &seen.live {
-            _ if as_wished => Step::Nothing,
-            Some(Live::Change { control_plane }) if is_current(seen, control_plane.as_deref()) => Step::ChangeApply {
-                spec: Box::new(spec),
-                labels,
-                given,
-            },
-            Some(_) => Step::Nothing,
-            None => Step::Look(Look::Change),
-        }
+        change(seen, cluster, apply, wished)
     };
     (step, situation)
 }
@@ -563,7 +590,7 @@ fn is_current(seen: &Observed, live: Option<&CaptControlPlane>) -> bool {
     live.is_some_and(|live| {
         live.metadata.uid == seen.control_plane.metadata.uid
             && live.metadata.generation == seen.control_plane.metadata.generation
-            && !is_deleting(&live.metadata)
+            && is_deleting(&live.metadata) == is_deleting(&seen.control_plane.metadata)
     })
 }
 

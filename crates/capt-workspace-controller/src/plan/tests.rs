@@ -550,6 +550,30 @@ fn deletion_waits_for_the_holds_then_for_terraform() {
 }
 
 #[test]
+fn a_destroy_that_its_configuration_prevents_gets_the_corrected_one() {
+    let invalid = "observe failed: cannot diff (i.e. plan) Terraform configuration: Error: Invalid value for variable";
+    let missing = "connect failed: cannot get provider config: clusterproviderconfigs \"typo\" not found";
+    for prevented in [invalid, missing] {
+        let mut world = World::ready().deleting();
+        world.settle();
+        let applied = world.workspace.as_ref().unwrap().spec.clone();
+        let spec = |world: &World| world.workspace.as_ref().unwrap().spec.clone();
+
+        world.apply.spec.variables.insert("region".into(), "us-east-1".into());
+        world.settle();
+        assert_eq!(spec(&world), applied, "a destroy that is under way is left alone");
+        world.provider_says("False", "False", "delete failed: cannot destroy: subnet in use");
+        world.settle();
+        assert_eq!(spec(&world), applied, "so is one that the cloud refuses");
+
+        world.provider_says("False", "False", prevented);
+        world.settle();
+        assert_ne!(spec(&world), applied, "{prevented}");
+        assert_eq!((world.creates, world.deletes), (1, 1), "{prevented}");
+    }
+}
+
+#[test]
 fn retaining_and_abandoning_leave_the_workspace_where_nothing_destroys_it() {
     type Change = fn(&mut World);
     let rows: &[Change] = &[
