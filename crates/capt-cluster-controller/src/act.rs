@@ -19,6 +19,7 @@ use jiff::Timestamp;
 use kube::Resource;
 use serde_json::{Value, json};
 
+use crate::hold::HOLD;
 use crate::judge::Trouble;
 use crate::metrics;
 use crate::observe::{Apply, Observed, Owner, Reads, Settings, observe};
@@ -107,7 +108,11 @@ impl CaptClusters {
                 what: "a step on the apply was planned without one".into(),
             }),
         };
-        let ours = || Ours::by_owner(&self.applies, apply()?, &parent);
+        let is_ours = |apply: &WorkspaceTemplateApply| HOLD.is_of(&seen.capt_cluster.metadata, &apply.metadata);
+        let ours = || {
+            let apply = apply()?;
+            Ours::by_identity(&self.applies, apply, is_ours(apply.object()))
+        };
         match step {
             Step::Nothing => {}
             Step::AddFinalizer => {
@@ -129,7 +134,7 @@ impl CaptClusters {
                 let why = "the CAPTCluster asks for a VPC";
                 let created = self
                     .applies
-                    .create(&parent, Bond::Reference, (**apply).clone(), why)
+                    .create_identified(&parent, Bond::Reference, (**apply).clone(), is_ours, why)
                     .await?;
                 if let Created::Adopted(apply) | Created::Deleting(apply) = created {
                     return Ok(Acted::Found(Box::new(apply)));

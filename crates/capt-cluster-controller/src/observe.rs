@@ -322,8 +322,7 @@ impl Apply {
             Found::Absent => Self::Absent,
             Found::Unreadable(why) => Self::Unreadable(why),
             Found::Present(apply) => {
-                let uid = capt_cluster.metadata.uid.as_deref().unwrap_or_default();
-                if is_ours(&apply.metadata, uid) {
+                if HOLD.is_of(&capt_cluster.metadata, &apply.metadata) {
                     Self::Ours(apply)
                 } else {
                     Self::Foreign {

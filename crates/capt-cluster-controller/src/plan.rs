@@ -137,7 +137,7 @@ fn wished(seen: &Observed) -> Option<Wish> {
 
 /// The next write towards the wished VPC.
 fn building_step(seen: &Observed) -> Step {
-    let (Owner::Present(_), None, None) = (&seen.owner, &seen.trouble, &seen.astray) else {
+    let (Owner::Present(cluster), None, None) = (&seen.owner, &seen.trouble, &seen.astray) else {
         return Step::Nothing;
     };
     if !seen.has_finalizer() {
@@ -147,6 +147,8 @@ fn building_step(seen: &Observed) -> Step {
         return Step::Nothing;
     };
     match &seen.apply {
+        // Core deletes this object too, in its turn: until then nothing new is begun.
+        Apply::Absent if cluster.metadata.deletion_timestamp.is_some() => Step::Nothing,
         Apply::Absent => Step::CreateApply(Box::new(wish.into_apply(&seen.capt_cluster))),
         // Frozen until it has gone.
         Apply::Ours(apply) if apply.metadata.deletion_timestamp.is_some() => Step::Nothing,

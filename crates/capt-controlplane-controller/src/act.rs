@@ -177,7 +177,13 @@ impl ControlPlanes {
                 let why = "the control plane needs its EKS cluster";
                 match self
                     .applies
-                    .create(&parent, Bond::Reference, apply.as_ref().clone(), why)
+                    .create_identified(
+                        &parent,
+                        Bond::Reference,
+                        apply.as_ref().clone(),
+                        |live| seen.owns(live),
+                        why,
+                    )
                     .await?
                 {
                     Created::New(_) => {}
@@ -195,7 +201,7 @@ impl ControlPlanes {
                 }
             }
             Step::AdoptApply => {
-                let ours = self.our_apply(seen, &parent)?;
+                let ours = self.our_apply(seen)?;
                 let why = "the marks of its owner were removed";
                 self.applies
                     .adopt(&ours, &parent, Bond::Reference, why)
@@ -203,7 +209,7 @@ impl ControlPlanes {
                     .written();
             }
             Step::ChangeApply { spec, labels, given } => {
-                let ours = self.our_apply(seen, &parent)?;
+                let ours = self.our_apply(seen)?;
                 let spec = serde_json::to_value(spec).map_err(|error| Failure::Misuse {
                     object: apply_ref(seen),
                     what: format!("its spec cannot be written as JSON: {error}"),
@@ -234,7 +240,7 @@ impl ControlPlanes {
             }
             Step::DeleteSelf => return self.delete_self(seen, control_plane).await,
             Step::DeleteApply => {
-                let ours = self.our_apply(seen, &parent)?;
+                let ours = self.our_apply(seen)?;
                 told(self.applies.delete(&ours, "the control plane is being deleted").await?);
             }
             Step::ReleaseApply => {
@@ -285,8 +291,9 @@ impl ControlPlanes {
         }
     }
 
-    fn our_apply<'a>(&self, seen: &'a Observed, parent: &Parent) -> Result<Ours<'a, WorkspaceTemplateApply>, Failure> {
-        Ours::by_owner(&self.applies, self.apply(seen)?, parent)
+    fn our_apply<'a>(&self, seen: &'a Observed) -> Result<Ours<'a, WorkspaceTemplateApply>, Failure> {
+        let apply = self.apply(seen)?;
+        Ours::by_identity(&self.applies, apply, seen.owns(apply.object()))
     }
 
     async fn report(&self, seen: &Observed, planned: &Plan) -> Result<(), Failure> {

@@ -15,6 +15,7 @@ use jiff::SignedDuration;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
 use crate::eks_apply;
+use crate::hold::HOLD;
 
 /// The flags that decide something.
 #[derive(Debug, Clone, Copy)]
@@ -241,6 +242,11 @@ pub(crate) fn infrastructure_name(cluster: &Cluster) -> Option<&str> {
 impl Observed {
     pub(crate) fn uid(&self) -> &str {
         self.control_plane.metadata.uid.as_deref().unwrap_or_default()
+    }
+
+    /// Whether the apply was made for this control plane.
+    pub(crate) fn owns(&self, apply: &WorkspaceTemplateApply) -> bool {
+        HOLD.is_of(&self.control_plane.metadata, &apply.metadata)
     }
 
     pub(crate) fn generation(&self) -> i64 {

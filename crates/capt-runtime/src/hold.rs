@@ -11,7 +11,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::Resource;
 use kube::core::PartialObjectMeta;
 
-use crate::apply::{Objects, Planned};
+use crate::apply::{Objects, Planned, is_ours};
 use crate::cache::{Cache, Change, Index};
 use crate::controller::{Reconciler, Wake};
 use crate::error::Failure;
@@ -67,17 +67,14 @@ impl Hold {
         cluster_of(&apply.metadata).filter(|_| held).into_iter().collect()
     }
 
-    /// Whether this parent is the one that holds the apply: by the UID that the apply carries; by its name, where somebody
-    /// removed all that told the UID.
-    fn is_by(&self, parent: &ObjectMeta, apply: &ObjectMeta) -> bool {
+    /// Whether the apply was made for this parent: see [`is_ours`]; or it has no controller, but the parent's hold, and the
+    /// name that only this parent's can have. So it is when somebody removed the other marks, and when objects were restored
+    /// from a backup, where every UID is new: the parent of the old UID is gone then, for this one has its name.
+    pub fn is_of(&self, parent: &ObjectMeta, apply: &ObjectMeta) -> bool {
         let mut owners = apply.owner_references.iter().flatten();
-        let controller = owners
-            .find(|owner| owner.controller == Some(true))
-            .map(|owner| owner.uid.as_str());
-        match controller.or(label_of(apply, label::OWNER_UID)) {
-            Some(uid) => parent.uid.as_deref() == Some(uid),
-            None => self.apply_key(parent) == key_of(apply),
-        }
+        let is_controlled = owners.any(|owner| owner.controller == Some(true));
+        is_ours(apply, parent.uid.as_deref().unwrap_or_default())
+            || (!is_controlled && self.is_on(apply) && self.apply_key(parent) == key_of(apply))
     }
 }
 
@@ -113,7 +110,7 @@ where
         let parents = self.parents.get(key);
         if !self.is_in_scope(&apply.metadata)
             || is_at_rest(&apply.metadata, cluster.as_deref())
-            || parents.iter().any(|parent| hold.is_by(parent.meta(), &apply.metadata))
+            || parents.iter().any(|parent| hold.is_of(parent.meta(), &apply.metadata))
         {
             return Ok(Wake::OnEvent);
         }
@@ -131,7 +128,7 @@ where
         if is_at_rest(&apply.metadata, cluster.as_ref())
             || parents
                 .iter()
-                .any(|parent| hold.is_by(&parent.metadata, &apply.metadata))
+                .any(|parent| hold.is_of(&parent.metadata, &apply.metadata))
         {
             return Ok(Wake::OnEvent);
         }
@@ -210,11 +207,11 @@ mod tests {
     }
 
     #[test]
-    fn the_parent_is_known_by_its_uid_and_else_by_its_name() {
+    fn the_parent_is_known_by_its_uid_and_else_by_its_hold_and_name() {
         let net = metadata(json!({"name": "net", "namespace": "ns", "uid": "u"}));
         let owners = |uid: &str, controller: bool| json!([{"apiVersion": "v1", "kind": "K", "name": "net", "uid": uid, "controller": controller}]);
         let labels = |uid: &str| json!({label::OWNER_UID: uid});
-        for (apply, is_by, what) in [
+        for (apply, is_of, what) in [
             (
                 json!({"ownerReferences": owners("u", true), "labels": labels("v")}),
                 true,
@@ -230,17 +227,27 @@ mod tests {
                 true,
                 "by label",
             ),
-            (json!({"labels": labels("v")}), false, "another's label"),
-            (json!({}), true, "by name alone"),
+            (
+                json!({"labels": labels("v")}),
+                true,
+                "a namesake's, which is gone: this one has its name",
+            ),
+            (json!({}), true, "by hold and name"),
+            (
+                json!({"finalizers": [], "labels": labels("v")}),
+                false,
+                "a namesake's, which has let go",
+            ),
+            (json!({"finalizers": []}), false, "by name alone"),
             (json!({"namespace": "other"}), false, "the same name elsewhere"),
             (json!({"name": "other-vpc"}), false, "another name"),
         ] {
-            let mut object = json!({"name": "net-vpc", "namespace": "ns"});
+            let mut object = json!({"name": "net-vpc", "namespace": "ns", "finalizers": [HOLD.finalizer]});
             object
                 .as_object_mut()
                 .unwrap()
                 .extend(apply.as_object().unwrap().clone());
-            assert_eq!(HOLD.is_by(&net, &metadata(object)), is_by, "{what}");
+            assert_eq!(HOLD.is_of(&net, &metadata(object)), is_of, "{what}");
         }
     }
 

@@ -53,11 +53,15 @@ async fn marks_secrets_and_endpoints_are_put_back() -> Result<()> {
     let vpc_apply = names::vpc_apply_name(NAMES.network);
 
     let bare = json!({"metadata": {"finalizers": null, "ownerReferences": null}});
+    // The hold and the name are all that is left; and so it is after a restore from a backup, where every UID is new.
+    let [anonymous, restored] = [Value::Null, json!("a-uid-of-another-life")]
+        .map(|uid| json!({"metadata": {"ownerReferences": null, "labels": {names::label::OWNER_UID: uid}}}));
     let marked = |apply: &DynamicObject, hold: &str| {
+        let label = apply.labels().get(names::label::OWNER_UID);
         let controlled = apply
             .owner_references()
             .iter()
-            .any(|owner| owner.controller == Some(true));
+            .any(|owner| owner.controller == Some(true) && Some(&owner.uid) == label);
         let has = |name: &str| apply.finalizers().iter().any(|present| present == name);
         controlled && has(hold) && has(finalizer::WORKSPACE_TEMPLATE_APPLY)
     };
@@ -65,10 +69,12 @@ async fn marks_secrets_and_endpoints_are_put_back() -> Result<()> {
         (&eks_apply, finalizer::CAPT_CONTROL_PLANE_HOLD),
         (&vpc_apply, finalizer::CAPT_CLUSTER_HOLD),
     ] {
-        bench.patch(&bench.applies(), apply, bare.clone()).await?;
-        bench
-            .until(bench.applies(), apply, "marked again", |apply| marked(apply, hold))
-            .await?;
+        for lost in [&bare, &anonymous, &restored] {
+            bench.patch(&bench.applies(), apply, lost.clone()).await?;
+            bench
+                .until(bench.applies(), apply, "marked again", |apply| marked(apply, hold))
+                .await?;
+        }
     }
     for (api, wanted) in [
         (bench.networks(), vec![finalizer::CAPT_CLUSTER]),

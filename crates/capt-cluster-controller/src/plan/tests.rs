@@ -262,6 +262,8 @@ fn rows() -> Vec<(&'static str, Scene, i64, &'static str)> {
             "- | F/ApplyDeleted | F/ApplyDeleted | F/Deleting | F/NoFailure"),
         ("in use, and the apply has gone: it is made anew", Scene::new().ready_before(), 0,
             "CreateApply | T/VPCCreated | F/VPCCreating | T/VPCCreating | F/NoFailure | wake 900"),
+        ("in use, the apply has gone, and the Cluster goes: nothing new is begun", Scene::new().ready_before().cluster(json!({"metadata": {"deletionTimestamp": at(0).to_string()}})), 0,
+            "- | T/VPCCreated | F/VPCCreating | T/VPCCreating | F/NoFailure | wake 900"),
         // Deletion.
         ("deleted before anything was made", Scene::new().deleting().capt_cluster(json!({"metadata": {"finalizers": ["other"]}})), 0,
             "- | no report"),

@@ -7,7 +7,6 @@ use capt_api::conditions::control_plane::{Deleting, Ready};
 use capt_api::conditions::{self, Reason, Status, workspace_apply};
 use capt_api::names::finalizer;
 use capt_api::reasons::{self, Weight};
-use capt_runtime::apply::is_ours;
 use capt_runtime::cache::Found;
 use capt_runtime::controller::settles_at;
 use jiff::{SignedDuration, Timestamp};
@@ -84,7 +83,7 @@ fn next(seen: &Observed, begun: Timestamp, now: Timestamp) -> (Step, Departure) 
         (step, departure)
     };
     match &seen.apply {
-        Found::Present(apply) if !is_ours(&apply.metadata, seen.uid()) => waiting(let_go(seen), None, ""),
+        Found::Present(apply) if !seen.owns(apply) => waiting(let_go(seen), None, ""),
         // Before the deletion, so that it is never held: an apply tells what holds it, and goes a pass later.
         Found::Present(apply) if HOLD.is_on(&apply.metadata) => waiting(destroy(seen, Step::ReleaseApply), None, ""),
         Found::Present(apply) if apply.metadata.deletion_timestamp.is_none() => {
@@ -148,7 +147,7 @@ fn destroy(seen: &Observed, step: Step) -> Step {
 fn let_go(seen: &Observed) -> Step {
     match &seen.live {
         Some(Live::LetGo { apply, .. }) => match apply {
-            Some(apply) if is_ours(&apply.metadata, seen.uid()) => Step::Nothing,
+            Some(apply) if seen.owns(apply) => Step::Nothing,
             // Somebody else's, which never was made for this control plane, stays untouched.
             _ => Step::DropFinalizers,
         },

@@ -12,7 +12,6 @@ use capt_api::controlplane::{
     CaptControlPlaneStatus, ControlPlaneInitialization, EksTemplateStatus, Phase, RunningVersion, WorkspaceStatus,
 };
 use capt_api::reasons::{self, Weight};
-use capt_runtime::apply::is_ours;
 use capt_runtime::cache::Found;
 use capt_runtime::controller::{Wake, settles_at};
 use jiff::Timestamp;
@@ -270,7 +269,7 @@ fn merged(seen: &Observed, report: &ControlPlaneReport, now: Timestamp) -> Vec<C
 
 fn our_apply(seen: &Observed) -> Option<&WorkspaceTemplateApply> {
     match &seen.apply {
-        Found::Present(apply) if is_ours(&apply.metadata, seen.uid()) => Some(apply),
+        Found::Present(apply) if seen.owns(apply) => Some(apply),
         _ => None,
     }
 }

@@ -55,12 +55,12 @@ fn next(seen: &Observed, now: Timestamp) -> (Step, Situation) {
                 &[Wait::ControlPlane],
             ),
         ),
-        Found::Present(apply) if !is_ours(&apply.metadata, seen.uid()) => (
+        Found::Present(apply) if !seen.owns(apply) => (
             Step::Nothing,
             Situation::standing(
                 Ready::OwnershipConflict,
                 format!(
-                    "WorkspaceTemplateApply {} exists and is not ours: delete it, or give this control plane another name",
+                    "WorkspaceTemplateApply {} exists and is not ours: give this control plane another name, or, if nobody needs what that has made, delete it",
                     apply_name(seen)
                 ),
             ),
