@@ -189,10 +189,12 @@ pub(crate) fn was_found(workspace: &Workspace) -> bool {
     workspace.sync() == Sync::Done && status.is_some_and(|status| find(&status.conditions, "Ready").is_none())
 }
 
-/// The policies under which Terraform neither applies nor destroys.
+/// The policies under which Terraform neither applies nor destroys, and no secret to write: the namespace that it was written
+/// to may be somebody else's by and by.
 pub(crate) fn let_go_spec(workspace: &Workspace, kind: WorkspaceKind) -> Value {
     let mut spec = workspace.spec.clone();
     if let Some(fields) = spec.as_object_mut() {
+        fields.remove("writeConnectionSecretToRef");
         fields.insert("managementPolicies".into(), json!([ManagementAction::Observe]));
         if kind == WorkspaceKind::ClusterScoped {
             fields.insert("deletionPolicy".into(), json!(DeletionPolicy::Orphan));
@@ -321,7 +323,7 @@ mod tests {
     #[test]
     fn letting_go_is_recognised() {
         let made = workspace(
-            json!({"spec": {"forProvider": {"source": "Inline", "module": "x"}, "managementPolicies": ["*"], "deletionPolicy": "Delete"}}),
+            json!({"spec": {"forProvider": {"source": "Inline", "module": "x"}, "managementPolicies": ["*"], "deletionPolicy": "Delete", "writeConnectionSecretToRef": {"name": "outputs", "namespace": "ns"}}}),
         );
         assert!(!is_let_go(&made, WorkspaceKind::ClusterScoped));
         let mut gone = made.clone();
@@ -329,6 +331,7 @@ mod tests {
         assert_eq!(gone.spec["managementPolicies"], json!(["Observe"]));
         assert_eq!(gone.spec["deletionPolicy"], json!("Orphan"));
         assert_eq!(gone.spec["forProvider"], made.spec["forProvider"]);
+        assert_eq!(gone.spec.get("writeConnectionSecretToRef"), None);
         assert!(is_let_go(&gone, WorkspaceKind::ClusterScoped));
     }
 }
