@@ -40,7 +40,9 @@ fi
 # glibc, libgcc_s and the usual authorities, from the packages of the machine that compiled: never older than the binary needs.
 local_base() {
   mkdir -p "$work/packages" "$work/base/etc/ssl/certs"
-  (cd "$work/packages" && apt-get -o APT::Sandbox::User=root download -qq libc6 libgcc-s1 ca-certificates)
+  download() { (cd "$work/packages" && apt-get -o APT::Sandbox::User=root download -qq libc6 libgcc-s1 ca-certificates); }
+  # A machine that was never asked for packages does not know where they are.
+  download 2>/dev/null || { apt-get update -qq && download; }
   for package in "$work"/packages/*.deb; do
     dpkg-deb -x "$package" "$work/unpacked"
   done
