@@ -11,7 +11,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::Resource;
 use kube::core::PartialObjectMeta;
 
-use crate::apply::{Objects, Planned, is_ours};
+use crate::apply::{Objects, Planned, controller, is_ours};
 use crate::cache::{Cache, Change, Index};
 use crate::controller::{Reconciler, Wake};
 use crate::error::Failure;
@@ -71,10 +71,8 @@ impl Hold {
     /// name that only this parent's can have. So it is when somebody removed the other marks, and when objects were restored
     /// from a backup, where every UID is new: the parent of the old UID is gone then, for this one has its name.
     pub fn is_of(&self, parent: &ObjectMeta, apply: &ObjectMeta) -> bool {
-        let mut owners = apply.owner_references.iter().flatten();
-        let is_controlled = owners.any(|owner| owner.controller == Some(true));
         is_ours(apply, parent.uid.as_deref().unwrap_or_default())
-            || (!is_controlled && self.is_on(apply) && self.apply_key(parent) == key_of(apply))
+            || (controller(apply).is_none() && self.is_on(apply) && self.apply_key(parent) == key_of(apply))
     }
 }
 

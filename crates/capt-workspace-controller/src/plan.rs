@@ -657,14 +657,14 @@ fn marks(seen: &Observed, revision: &str) -> Vec<(&'static str, String)> {
 /// afterwards still reaches it. Otherwise it destroys by what it has applied: with another region, say, it would find nothing
 /// to destroy there, and forget what there is.
 fn correction(seen: &Observed, workspace: &Workspace) -> Option<Step> {
-    let State::Failed(trouble) = State::of(workspace) else {
+    let is_prevented = matches!(State::of(workspace), State::Failed(trouble) if trouble.is_in_the_configuration());
+    if !is_prevented || seen.dropped || seen.inputs.values().any(Option::is_none) {
         return None;
-    };
-    let has_all_inputs = seen.inputs.values().all(Option::is_some);
+    }
     let rendered = seen.rendered.as_ref()?.as_ref().ok()?;
     let resumed = workspace.annotations().get(annotation::RESUMED);
     let wish = Wish::of(seen, rendered, resumed.map(String::as_str));
-    change(seen, workspace, wish).filter(|_| trouble.is_in_the_configuration() && has_all_inputs && !seen.dropped)
+    change(seen, workspace, wish)
 }
 
 fn change(seen: &Observed, workspace: &Workspace, Wish { spec, revision }: Wish) -> Option<Step> {

@@ -78,7 +78,7 @@ pub fn is_ours(child: &ObjectMeta, parent_uid: &str) -> bool {
     }
 }
 
-fn controller(meta: &ObjectMeta) -> Option<&OwnerReference> {
+pub(crate) fn controller(meta: &ObjectMeta) -> Option<&OwnerReference> {
     meta.owner_references
         .iter()
         .flatten()
