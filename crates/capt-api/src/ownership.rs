@@ -121,6 +121,7 @@ pub const TABLE: &[Owned] = table! {
         "metadata.annotations[infrastructure.cluster.x-k8s.io/workspace-inputs]",
         "metadata.annotations[clusterctl.cluster.x-k8s.io/block-move]",
         "status.workspaceName",
+        "status.terraformWorkspace",
         "status.applied",
         "status.lastAppliedTime",
         "status.lastAppliedRevision",

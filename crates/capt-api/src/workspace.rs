@@ -431,6 +431,10 @@ pub struct WorkspaceTemplateApplyStatus {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 253))]
     pub workspace_name: Option<String>,
+    /// The Terraform workspace in which the Workspace keeps its state: its external-name, as it was first seen.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 253))]
+    pub terraform_workspace: Option<String>,
     /// Whether the Workspace was made.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub applied: Option<bool>,

@@ -180,6 +180,26 @@ impl Applies {
                         .await?;
                 }
             }
+            Step::RestoreKey(strayed) => {
+                if let WorkspaceSeen::Present(workspace) = &seen.workspace {
+                    let path = ["metadata", "annotations", annotation::EXTERNAL_NAME];
+                    let edit = Edit::new()
+                        .only_if(&path, Some(strayed.as_str().into()))
+                        .set(&path, identity.state_key().into());
+                    let why = "somebody changed the key of its Terraform state";
+                    let _written = self
+                        .workspaces(identity.kind)
+                        .patch(&Planned::new(&**workspace)?, edit, why)
+                        .await?;
+                    let note = format!(
+                        "somebody changed {} of Workspace {} from {} to {strayed}, the key of another Terraform state; it was put back. What Terraform made under {strayed} meanwhile is not looked after",
+                        annotation::EXTERNAL_NAME,
+                        identity.name,
+                        identity.state_key(),
+                    );
+                    self.tell(seen, Severity::Warning, "StateKeyRestored", "Restore", &note);
+                }
+            }
             Step::AllowMove => {
                 let edit = Edit::new().remove(&["metadata", "annotations", annotation::BLOCK_MOVE]);
                 let why = "the other management cluster is declared to reach the same Terraform backend";

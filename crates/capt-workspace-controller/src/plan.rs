@@ -111,6 +111,8 @@ pub(crate) enum Step {
     Hold,
     /// The Workspace's turn has come.
     Unhold,
+    /// Lead the Workspace back to its own Terraform state, away from this one.
+    RestoreKey(String),
     /// Take away what keeps `clusterctl move` waiting.
     AllowMove,
     /// Tell the provider to go on with a create that was cut off.
@@ -278,20 +280,15 @@ fn next(seen: &Observed) -> Next {
                 ),
             ));
         }
-        WorkspaceSeen::Present(workspace) if workspace.metadata.deletion_timestamp.is_some() => {
-            let message = match is_held(workspace) {
-                false => format!(
-                    "Workspace {} is being deleted; a new one is made when it has gone",
-                    identity.name
-                ),
-                true => format!(
-                    "Workspace {} was deleted although this apply needs it: nothing is destroyed, and nothing is changed any more. Remove its finalizers, and a new one takes over what it made",
-                    identity.name
-                ),
-            };
-            return say(Words::waiting(seen, Waiting::WaitingForOldWorkspace, message));
+        WorkspaceSeen::Present(workspace) => {
+            if let Some(strayed) = identity.strays(workspace) {
+                return Next::Step(Step::RestoreKey(strayed.to_owned()));
+            }
+            if workspace.metadata.deletion_timestamp.is_some() {
+                return say(Words::of_deleted_by_others(seen, workspace));
+            }
+            Some(workspace)
         }
-        WorkspaceSeen::Present(workspace) => Some(workspace),
     };
     if let Some(why) = unusable_identity(seen, workspace) {
         return say(Words::not_ready(Why::OwnershipConflict, why));
@@ -438,6 +435,9 @@ fn deletion(seen: &Observed, now: Timestamp) -> Plan {
         }
         WorkspaceSeen::Present(workspace) => workspace,
     };
+    if let Some(strayed) = identity.strays(workspace) {
+        return Plan::step(Step::RestoreKey(strayed.to_owned()));
+    }
     let letting_go = letting_go(seen);
     if let Some(why) = letting_go.filter(|_| !is_let_go(workspace, identity.kind)) {
         return Plan::step(Step::LetGo { why: why.reason() });
@@ -635,7 +635,7 @@ fn new_workspace(seen: &Observed, wish: Wish) -> Workspace {
     );
     workspace.metadata.finalizers = needs_hold(seen.identity.kind).then(|| vec![finalizer::WORKSPACE_HOLD.to_owned()]);
     // The key of the Terraform state; it never changes afterwards.
-    annotations.push((annotation::EXTERNAL_NAME, seen.identity.name.clone()));
+    annotations.push((annotation::EXTERNAL_NAME, seen.identity.state_key().to_owned()));
     workspace.metadata.annotations = Some(
         annotations
             .into_iter()

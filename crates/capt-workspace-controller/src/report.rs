@@ -19,7 +19,7 @@ use kube::ResourceExt;
 use crate::plan::{Observed, WorkspaceSeen};
 use crate::render::{RenderError, revision_of};
 use crate::terraform::{Cause, Trouble};
-use crate::workspace::State;
+use crate::workspace::{State, external_name, is_held};
 
 /// Declares the reasons that Synced and Ready share, so that none is forgotten on either side.
 macro_rules! shared_reasons {
@@ -229,6 +229,34 @@ impl Words {
         }
     }
 
+    /// Of a Workspace that somebody deleted although its apply lives.
+    pub(crate) fn of_deleted_by_others(seen: &Observed, workspace: &Workspace) -> Self {
+        let name = &seen.identity.name;
+        let (message, terraforms) = match State::of(workspace) {
+            _ if is_held(workspace) => (
+                format!(
+                    "Workspace {name} was deleted although this apply needs it: nothing is destroyed, and nothing is changed any more. Remove its finalizers, and a new one takes over what it made"
+                ),
+                false,
+            ),
+            State::Failed(trouble) => (
+                format!(
+                    "Workspace {name} is being deleted and cannot be destroyed; a new one is made when it has gone: {}",
+                    message_of(&trouble, name)
+                ),
+                true,
+            ),
+            _ => (
+                format!("Workspace {name} is being deleted; a new one is made when it has gone"),
+                false,
+            ),
+        };
+        Self {
+            terraforms,
+            ..Self::waiting(seen, Waiting::WaitingForOldWorkspace, message)
+        }
+    }
+
     /// What a Workspace that is being destroyed says.
     pub(crate) fn of_destroyed(seen: &Observed, workspace: &Workspace) -> Self {
         let name = &seen.identity.name;
@@ -363,7 +391,7 @@ pub(crate) fn status(seen: &Observed, words: Words, now: Timestamp) -> Workspace
         waiting: Some(conditions::State {
             status: is(words.waiting.is_some()),
             reason: waiting_reason,
-            message: waiting_message,
+            message: steady(standing, waiting_reason, &waiting_message),
         }),
         deleting: Some(conditions::State {
             status: is(words.deleting.is_some()),
@@ -411,6 +439,9 @@ fn describe(
     now: Timestamp,
 ) {
     status.workspace_name = Some(workspace.name_any());
+    if status.terraform_workspace.is_none() {
+        status.terraform_workspace = external_name(workspace).map(str::to_owned);
+    }
     status.applied = Some(true);
     let revision = revision_of(&workspace.spec).map(str::to_owned);
     match not_ready {

@@ -18,6 +18,8 @@ pub(crate) struct Identity {
     pub(crate) kind: WorkspaceKind,
     pub(crate) namespace: String,
     pub(crate) apply: String,
+    /// The key of the Terraform state, once our own status tells it.
+    state: Option<String>,
     /// Whether our own status names the Workspace: users write annotations, but not the status.
     confirmed: bool,
     /// What the apply records as its Workspace's kind, when that is no kind at all.
@@ -38,8 +40,14 @@ impl Identity {
         let inherited_kind = (recorded.is_none() && reported.is_some()).then_some(WorkspaceKind::ClusterScoped);
         let workspace = recorded.or_else(|| reported.clone());
         let workspace = workspace.unwrap_or_else(|| names::workspace_name(&namespace, &name));
+        let state = apply
+            .status
+            .as_ref()
+            .and_then(|status| status.terraform_workspace.clone());
+        let confirmed = reported.as_ref() == Some(&workspace);
         Self {
-            confirmed: reported.as_ref() == Some(&workspace),
+            state: state.filter(|_| confirmed),
+            confirmed,
             name: workspace,
             kind: kind.or(inherited_kind).unwrap_or(default_kind),
             unknown_kind: recorded_kind.filter(|_| kind.is_none()).cloned(),
@@ -59,8 +67,20 @@ impl Identity {
     /// Whether an apply of the same namespace and name leads to the same Terraform state in any management cluster: nothing
     /// but metadata and spec gets there, and of these only a name that can be derived is trusted.
     pub(crate) fn is_found_elsewhere(&self, workspace: Option<&Workspace>) -> bool {
-        let key = workspace.and_then(|workspace| workspace.annotations().get(annotation::EXTERNAL_NAME));
-        self.name == names::workspace_name(&self.namespace, &self.apply) && key.is_none_or(|key| *key == self.name)
+        let key = workspace.and_then(external_name);
+        self.name == names::workspace_name(&self.namespace, &self.apply) && key.is_none_or(|key| key == self.name)
+    }
+
+    /// The key of the Terraform state of a Workspace that is made now: the one that there was, or its name.
+    pub(crate) fn state_key(&self) -> &str {
+        self.state.as_deref().unwrap_or(&self.name)
+    }
+
+    /// The key that the Workspace has and ought not to have. With it Terraform would make everything a second time, and
+    /// destroy nothing of what it made before.
+    pub(crate) fn strays<'a>(&self, workspace: &'a Workspace) -> Option<&'a str> {
+        let key = external_name(workspace)?;
+        self.state.as_ref().is_some_and(|state| state != key).then_some(key)
     }
 
     fn marked(&self, workspace: &Workspace) -> bool {
@@ -92,6 +112,12 @@ pub(crate) fn back_reference(workspace: &Workspace) -> Option<(&str, &str)> {
         annotations.get(annotation::WTA_NAMESPACE)?,
         annotations.get(annotation::WTA_NAME)?,
     ))
+}
+
+/// The key of the Workspace's Terraform state; the provider itself sets one where there is none.
+pub(crate) fn external_name(workspace: &Workspace) -> Option<&str> {
+    let name = workspace.annotations().get(annotation::EXTERNAL_NAME)?;
+    (!name.is_empty()).then_some(name)
 }
 
 /// The holds of the parents: while one is there, nothing is destroyed.

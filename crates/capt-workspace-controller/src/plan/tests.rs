@@ -320,6 +320,8 @@ fn what_another_management_cluster_would_not_find_is_not_moved() {
     let mut own_state = World::ready();
     let annotations = own_state.workspace.as_mut().unwrap().annotations_mut();
     annotations.insert(annotation::EXTERNAL_NAME.into(), "state-of-its-own".into());
+    // As an earlier version left it, which did not write the key down.
+    own_state.apply.status.as_mut().unwrap().terraform_workspace = None;
     let mut own_state = shared(own_state);
     assert!(!movable(&own_state));
     own_state.cluster = ClusterSeen::Present { paused: true };
@@ -334,6 +336,46 @@ fn what_another_management_cluster_would_not_find_is_not_moved() {
     let mut inherited = World::new();
     inherited.apply.status.get_or_insert_default().workspace_name = Some("vpc-workspace".into());
     assert!(!movable(&shared(inherited)));
+}
+
+#[test]
+fn a_workspace_is_led_back_to_its_own_terraform_state() {
+    let stray = |world: &mut World, key: &str| {
+        let annotations = world.workspace.as_mut().unwrap().annotations_mut();
+        annotations.insert(annotation::EXTERNAL_NAME.into(), key.into());
+    };
+    let key = |world: &World| world.workspace.as_ref().unwrap().annotations()[annotation::EXTERNAL_NAME].clone();
+    let mut living = World::ready();
+    assert_eq!(living.status().terraform_workspace, Some(workspace_name()));
+    let before = living.workspace.clone();
+    stray(&mut living, "another-tenants");
+    living.settle();
+    assert_eq!(key(&living), workspace_name());
+    assert_eq!(living.workspace.as_ref().unwrap().spec, before.unwrap().spec);
+
+    // Terraform would find nothing to destroy there, and what it made would stay for ever.
+    for already_deleted in [false, true] {
+        let mut going = World::ready().deleting();
+        if already_deleted {
+            going.settle();
+        }
+        stray(&mut going, "another-tenants");
+        going.settle();
+        assert_eq!((key(&going), going.deletes), (workspace_name(), 1), "{already_deleted}");
+    }
+
+    // What was taken over keeps its own key, and so does the Workspace that is made in its place.
+    let mut inherited = World::ready();
+    stray(&mut inherited, "of-old");
+    inherited.apply.status.as_mut().unwrap().terraform_workspace = None;
+    inherited.settle();
+    assert_eq!(
+        (key(&inherited), inherited.status().terraform_workspace.as_deref()),
+        ("of-old".into(), Some("of-old"))
+    );
+    inherited.workspace = None;
+    inherited.settle();
+    assert_eq!(key(&inherited), "of-old");
 }
 
 #[test]
@@ -659,6 +701,23 @@ fn a_namespaced_workspace_that_is_deleted_alone_is_kept_and_can_be_replaced() {
     world.provider_says("True", "True", "");
     world.settle();
     assert_eq!((world.said("Ready").as_str(), world.creates), ("True/Available", 2));
+}
+
+#[test]
+fn a_destroy_that_nobody_asked_for_tells_its_error() {
+    let mut world = World::ready();
+    world.workspace.as_mut().unwrap().metadata.deletion_timestamp = Some(Time(world.now));
+    world.now += SETTLE;
+    world.provider_says("False", "False", "the network is in use (request 1)");
+    world.settle();
+    assert_eq!(world.said("Waiting"), "True/WaitingForOldWorkspace");
+    assert!(world.message("Waiting").contains("the network is in use"));
+    assert!(world.message("Ready").contains("the network is in use"));
+    assert!(world.status().last_failure_message.is_some());
+    let before = world.apply.clone();
+    world.provider_says("False", "False", "the network is in use (request 2)");
+    world.settle();
+    assert_eq!(world.apply, before, "the same error again is no news");
 }
 
 #[test]

@@ -193,6 +193,11 @@ impl World {
                 let annotations = self.workspace.as_mut().unwrap().annotations_mut();
                 annotations.insert(annotation::LOOKED_AGAIN.into(), "true".into());
             }
+            Step::RestoreKey(strayed) => {
+                let key = Identity::of(&self.apply, self.kind).state_key().to_owned();
+                let annotations = self.workspace.as_mut().unwrap().annotations_mut();
+                assert_eq!(annotations.insert(annotation::EXTERNAL_NAME.into(), key), Some(strayed));
+            }
             Step::AllowMove => drop(self.apply.annotations_mut().remove(annotation::BLOCK_MOVE)),
             Step::Resume { begun, wish } => {
                 let workspace = self.workspace.as_mut().unwrap();
