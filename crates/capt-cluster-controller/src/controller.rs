@@ -3,21 +3,20 @@
 use std::time::Duration;
 
 use capt_api::external::cluster::{Cluster, ClusterOwner};
-use capt_api::names::{Manager, finalizer};
+use capt_api::names::Manager;
 use capt_api::{CaptCluster, WorkspaceTemplateApply};
 use capt_runtime::app::{self, Setup};
 use capt_runtime::apply::Writer;
 use capt_runtime::args::{CommonArgs, positive};
 use capt_runtime::cache::Change;
-use capt_runtime::hold::Holds;
+use capt_runtime::hold::{Holds, cluster_of};
 use capt_runtime::key::Key;
 use capt_runtime::watch::Watch;
 use clap::{ArgAction, Parser};
 use jiff::SignedDuration;
-use kube::ResourceExt;
 
 use crate::act::CaptClusters;
-use crate::hold::HOLD;
+use crate::hold::{HOLD, is_of_control_plane};
 use crate::metrics;
 use crate::observe::{ControlPlaneMeta, Reads, Settings, apply_keys, cluster_key};
 
@@ -103,6 +102,13 @@ fn wire(setup: &mut Setup, settings: Settings) -> anyhow::Result<()> {
     let parents = by_apply.clone();
     applies.on_change(&queue, move |change| by_apply.keys(&change.key));
     applies.on_change(&holds, |change| HOLD.held(change));
+    let (freed, freed_holds) = (by_cluster.clone(), held_in.clone());
+    applies.on_change(&queue, move |change| {
+        left_cluster(change).map_or_else(Vec::new, |cluster| freed.keys(&cluster))
+    });
+    applies.on_change(&holds, move |change| {
+        left_cluster(change).map_or_else(Vec::new, |cluster| freed_holds.keys(&cluster))
+    });
     let owned = by_cluster.clone();
     clusters.on_change(&queue, move |change| {
         if matters(change) {
@@ -141,6 +147,7 @@ fn wire(setup: &mut Setup, settings: Settings) -> anyhow::Result<()> {
             live_clusters: writer.of(),
             live_applies: writer.of(),
             live_control_planes: writer.of(),
+            live_neighbours: writer.of(),
             secrets: writer.of(),
         },
         capt_clusters: writer.of().shown_in(&capt_clusters),
@@ -161,6 +168,7 @@ fn wire(setup: &mut Setup, settings: Settings) -> anyhow::Result<()> {
         live_parents: writer.of(),
         live_clusters: writer.of(),
         live_applies: writer.of().shown_in(&applies),
+        live_neighbours: writer.of(),
         events: setup.events(),
     };
     setup.controller("workspacetemplateapply", holds, &applies, releaser);
@@ -169,14 +177,16 @@ fn wire(setup: &mut Setup, settings: Settings) -> anyhow::Result<()> {
 
 /// The applies of control planes are large, and only their names can matter here.
 fn drop_what_others_own(apply: &mut WorkspaceTemplateApply) {
-    if apply
-        .finalizers()
-        .iter()
-        .any(|present| present == finalizer::CAPT_CONTROL_PLANE_HOLD)
-    {
+    if is_of_control_plane(&apply.metadata) {
         apply.spec.variables.clear();
         apply.status = None;
     }
+}
+
+/// The Cluster in whose network an EKS cluster was until now.
+fn left_cluster(change: &Change<WorkspaceTemplateApply>) -> Option<Key> {
+    let old = change.old.as_ref().filter(|_| change.new.is_none())?;
+    cluster_of(&old.metadata).filter(|_| is_of_control_plane(&old.metadata))
 }
 
 /// The Cluster that a control plane belongs to, by name and UID.

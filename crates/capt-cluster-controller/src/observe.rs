@@ -37,7 +37,7 @@ pub(crate) struct Observed {
     /// An apply of this object's under a name that `spec.workspaceTemplateApplyName` gave it. Earlier versions made such
     /// applies; the network behind it is this object's, and must be neither doubled nor forgotten.
     pub(crate) astray: Option<String>,
-    /// The control planes of this Cluster. Only a deletion asks for them.
+    /// What is in the VPC: the control planes of this Cluster, or the applies that some left behind. Only a deletion asks.
     pub(crate) control_planes: Vec<String>,
     /// What a read or a write of this very pass ended with, when no retry alone mends it.
     pub(crate) trouble: Option<Trouble>,
@@ -170,6 +170,8 @@ pub(crate) trait Sources: Sync {
         &self,
         namespace: &str,
     ) -> impl Future<Output = Result<Vec<ControlPlaneMeta>, Failure>> + Send;
+    /// The applies that this Cluster's control planes made.
+    fn live_eks_applies(&self, cluster: &Key) -> impl Future<Output = Result<Vec<String>, Failure>> + Send;
     /// The key `vpc_id` of this Secret, read by name.
     fn vpc_id_in_secret(&self, secret: &Key) -> impl Future<Output = Result<Option<String>, Failure>> + Send;
 }
@@ -249,7 +251,7 @@ async fn look_live(sources: &impl Sources, seen: &mut Observed) -> Result<(), Fa
             &capt_cluster,
         );
     }
-    if is_about_to_be_released(seen) {
+    if is_about_to_be_destroyed(seen) {
         look_a_last_time(sources, seen).await?;
     }
     Ok(())
@@ -268,14 +270,15 @@ async fn astray(sources: &impl Sources, capt_cluster: &CaptCluster) -> Result<Op
         .map(|_| key.name().to_owned()))
 }
 
-/// Whether the next step would allow the destruction of the VPC.
-fn is_about_to_be_released(seen: &Observed) -> bool {
-    let held = |metadata: &ObjectMeta| metadata.deletion_timestamp.is_some() && HOLD.is_on(metadata);
-    seen.control_planes.is_empty() && matches!(&seen.apply, Apply::Ours(apply) if held(&apply.metadata))
+/// Whether the next step would allow the destruction of the VPC, or begin it.
+fn is_about_to_be_destroyed(seen: &Observed) -> bool {
+    let stands = |metadata: &ObjectMeta| metadata.deletion_timestamp.is_none() || HOLD.is_on(metadata);
+    seen.control_planes.is_empty() && matches!(&seen.apply, Apply::Ours(apply) if stands(&apply.metadata))
 }
 
 /// Reads the wish itself from the API server: a retention or a pause that was accepted there, and that the caches do not
-/// show yet, is the last moment to keep a VPC.
+/// show yet, is the last moment to keep a VPC. And looks for EKS clusters whose control planes are gone: somebody removed
+/// their finalizers, and Terraform has not destroyed them yet.
 async fn look_a_last_time(sources: &impl Sources, seen: &mut Observed) -> Result<(), Failure> {
     let key = Key::of(&*seen.capt_cluster);
     let same = |live: &CaptCluster| live.metadata.uid == seen.capt_cluster.metadata.uid;
@@ -294,6 +297,12 @@ async fn look_a_last_time(sources: &impl Sources, seen: &mut Observed) -> Result
         );
     }
     (seen.owner, seen.capt_cluster) = (owner, Arc::new(live));
+    if let Some(cluster) = cluster_key(&seen.capt_cluster.metadata) {
+        let applies = sources.live_eks_applies(&cluster).await?;
+        seen.control_planes = (applies.iter())
+            .map(|name| format!("WorkspaceTemplateApply {name}"))
+            .collect();
+    }
     Ok(())
 }
 
@@ -415,6 +424,7 @@ pub(crate) struct Reads {
     pub(crate) live_clusters: Objects<Cluster>,
     pub(crate) live_applies: Objects<WorkspaceTemplateApply>,
     pub(crate) live_control_planes: Objects<ControlPlaneMeta>,
+    pub(crate) live_neighbours: Objects<PartialObjectMeta<WorkspaceTemplateApply>>,
     pub(crate) secrets: Objects<Secret>,
 }
 
@@ -449,6 +459,10 @@ impl Sources for Reads {
 
     async fn live_control_planes(&self, namespace: &str) -> Result<Vec<ControlPlaneMeta>, Failure> {
         self.live_control_planes.live_list(Some(namespace), None).await
+    }
+
+    async fn live_eks_applies(&self, cluster: &Key) -> Result<Vec<String>, Failure> {
+        HOLD.outlived(&self.live_neighbours, cluster).await
     }
 
     async fn vpc_id_in_secret(&self, secret: &Key) -> Result<Option<String>, Failure> {

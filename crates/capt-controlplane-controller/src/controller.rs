@@ -175,6 +175,7 @@ fn wire(setup: &mut Setup, settings: Settings) -> anyhow::Result<()> {
         live_parents: writer.of(),
         live_clusters: writer.of(),
         live_applies: writer.of().shown_in(&caches.applies),
+        live_neighbours: writer.of(),
         events: setup.events(),
     };
     let reconciler = ControlPlanes {

@@ -7,4 +7,5 @@ pub(crate) const HOLD: Hold = Hold {
     finalizer: finalizer::CAPT_CONTROL_PLANE_HOLD,
     parent: "CAPTControlPlane",
     apply_of: eks_apply_name,
+    outlives: None,
 };

@@ -5,11 +5,11 @@
 //! moment after its parent went: then nobody would ever agree, and the apply would stay for ever. [`Holds`] finds such
 //! applies and releases them.
 
-use capt_api::names::label;
+use capt_api::names::{label, label_value};
 use capt_api::{Cluster, WorkspaceTemplateApply};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
-use kube::Resource;
 use kube::core::PartialObjectMeta;
+use kube::{Resource, ResourceExt};
 
 use crate::apply::{Objects, Planned, controller, is_ours};
 use crate::cache::{Cache, Change, Index};
@@ -27,6 +27,8 @@ pub struct Hold {
     pub parent: &'static str,
     /// The name of the apply that a parent of this name has.
     pub apply_of: fn(&str) -> String,
+    /// Tells the applies of the same Cluster that must be gone first, because what they made needs what is held here.
+    pub outlives: Option<fn(&ObjectMeta) -> bool>,
 }
 
 impl Hold {
@@ -67,6 +69,22 @@ impl Hold {
         cluster_of(&apply.metadata).filter(|_| held).into_iter().collect()
     }
 
+    /// The names of the applies of this Cluster that must be gone before anything held is released. Their parents need not be
+    /// there any more: finalizers are removed by hand, and what Terraform made stays until it has destroyed it.
+    pub async fn outlived(
+        &self,
+        applies: &Objects<PartialObjectMeta<WorkspaceTemplateApply>>,
+        cluster: &Key,
+    ) -> Result<Vec<String>, Failure> {
+        let Some(outlives) = self.outlives else {
+            return Ok(Vec::new());
+        };
+        let labelled = format!("{}={}", label::CLUSTER_NAME, label_value(cluster.name()));
+        let applies = applies.live_list(cluster.namespace(), Some(&labelled)).await?;
+        let applies = applies.iter().filter(|apply| outlives(&apply.metadata));
+        Ok(applies.map(ResourceExt::name_any).collect())
+    }
+
     /// Whether the apply was made for this parent: see [`is_ours`]; or it has no controller, but the parent's hold, and the
     /// name that only this parent's can have. So it is when somebody removed the other marks, and when objects were restored
     /// from a backup, where every UID is new: the parent of the old UID is gone then, for this one has its name.
@@ -89,6 +107,7 @@ pub struct Holds<K: Resource<DynamicType = ()>> {
     pub live_parents: Objects<PartialObjectMeta<K>>,
     pub live_clusters: Objects<Cluster>,
     pub live_applies: Objects<WorkspaceTemplateApply>,
+    pub live_neighbours: Objects<PartialObjectMeta<WorkspaceTemplateApply>>,
     pub events: Events,
 }
 
@@ -130,6 +149,21 @@ where
         {
             return Ok(Wake::OnEvent);
         }
+        let destroys = apply.spec.retain_workspace_on_delete != Some(true);
+        let outlived = match cluster_of(&apply.metadata).filter(|_| destroys) {
+            Some(cluster) => hold.outlived(&self.live_neighbours, &cluster).await?,
+            None => Vec::new(),
+        };
+        if !outlived.is_empty() {
+            let note = format!(
+                "the {} that held this apply no longer exists; it stays held until {} is gone, which needs what it made. To keep that \
+                 for good, set spec.retainWorkspaceOnDelete",
+                hold.parent,
+                outlived.join(", ")
+            );
+            self.tell(&apply, "HoldKept", "Hold", &note);
+            return Ok(Wake::OnEvent);
+        }
         let why = format!("the {} that held it no longer exists", hold.parent);
         let released = self
             .live_applies
@@ -141,13 +175,7 @@ where
                 "the {} that held this apply no longer exists, so it is not held any more",
                 hold.parent
             );
-            self.events.publish(
-                apply.object_ref(&()),
-                Severity::Warning,
-                "HoldReleased",
-                "Release",
-                &note,
-            );
+            self.tell(&apply, "HoldReleased", "Release", &note);
         }
         Ok(Wake::OnEvent)
     }
@@ -160,6 +188,11 @@ impl<K: Resource<DynamicType = ()>> Holds<K> {
             .filter()
             .is_none_or(|filter| label_of(apply, label::WATCH_FILTER) == Some(filter))
     }
+
+    fn tell(&self, apply: &WorkspaceTemplateApply, reason: &str, action: &str, note: &str) {
+        self.events
+            .publish(apply.object_ref(&()), Severity::Warning, reason, action, note);
+    }
 }
 
 /// Paused, or on its way to another management cluster, where its parent is.
@@ -170,7 +203,7 @@ fn is_at_rest(apply: &ObjectMeta, cluster: Option<&Cluster>) -> bool {
 }
 
 /// The Cluster that the apply says it belongs to.
-fn cluster_of(apply: &ObjectMeta) -> Option<Key> {
+pub fn cluster_of(apply: &ObjectMeta) -> Option<Key> {
     let namespace = apply.namespace.as_deref()?;
     Some(Key::namespaced(namespace, label_of(apply, label::CLUSTER_NAME)?))
 }
@@ -198,6 +231,7 @@ mod tests {
         finalizer: finalizer::CAPT_CLUSTER_HOLD,
         parent: "CAPTCluster",
         apply_of: |name| format!("{name}-vpc"),
+        outlives: None,
     };
 
     fn metadata(value: Value) -> ObjectMeta {

@@ -4,9 +4,9 @@ use anyhow::{Context, Result};
 use capt_api::names::{self, finalizer};
 use capt_e2e::testing::bench::{Bench, Wishes};
 use capt_e2e::testing::history::History;
-use capt_e2e::testing::{condition, is_true, observed, ready_since, status, text};
-use kube::ResourceExt;
+use capt_e2e::testing::{condition, is_true, message, observed, ready_since, status, text};
 use kube::api::{DeleteParams, DynamicObject, Patch, PatchParams};
+use kube::{Api, ResourceExt};
 use serde_json::{Value, json};
 
 use crate::{NAMES, ends_like, undisturbed, undisturbed_in_existing_vpc};
@@ -215,6 +215,71 @@ async fn a_workspace_that_is_deleted_by_hand_is_made_again() -> Result<()> {
         .context("the new cluster listens elsewhere, and that was not published")?;
     ends_like(&bench, undisturbed_in_existing_vpc().await?).await?;
     bench.delete_without_a_trace(&NAMES).await
+}
+
+#[tokio::test]
+async fn a_network_whose_object_was_torn_away_outlives_the_cluster_in_it() -> Result<()> {
+    let bench = Bench::new("torn-network").await?;
+    bench.cluster(&NAMES, Wishes::default()).await?;
+    bench.available(&NAMES).await?;
+    let mut network = History::begin(bench.applies(), &names::vpc_apply_name(NAMES.network)).await?;
+    tear_away(&bench, bench.networks(), NAMES.network).await?;
+    network
+        .until("held", |apply| condition(apply, "Deleting") == "True/Held")
+        .await?;
+    bench.check_access(&NAMES).await?;
+
+    bench.delete(&NAMES).await?;
+    network.until_gone().await?;
+    bench.no_trace(&NAMES).await?;
+    let said = network.tells(|apply| condition(apply, "Deleting"));
+    assert!(
+        !said.iter().any(|said| said.contains("Failed")),
+        "destroyed too early: {said:?}"
+    );
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_network_outlives_a_cluster_whose_object_was_torn_away() -> Result<()> {
+    let bench = Bench::new("torn-cluster").await?;
+    bench.cluster(&NAMES, Wishes::default()).await?;
+    bench.available(&NAMES).await?;
+    let [_, eks] = bench.workspaces(&NAMES);
+    bench.fail_destroys(&eks, "not yet").await?;
+    tear_away(&bench, bench.control_planes(), NAMES.control_plane).await?;
+    bench
+        .clusters()
+        .delete(NAMES.cluster, &DeleteParams::background())
+        .await?;
+    let waiting = bench
+        .until(bench.networks(), NAMES.network, "waiting", |network| {
+            condition(network, "Deleting") == "True/WaitingForControlPlane"
+        })
+        .await?;
+    let apply = names::eks_apply_name(NAMES.control_plane);
+    let said = message(&waiting, "Deleting");
+    assert!(said.contains(&format!("WorkspaceTemplateApply {apply}")), "{said}");
+    bench
+        .until(bench.applies(), &apply, "failing", |apply| {
+            condition(apply, "Deleting") == "True/DestroyFailed"
+        })
+        .await?;
+    let vpc = bench.applies().get(&names::vpc_apply_name(NAMES.network)).await?;
+    assert_eq!(vpc.metadata.deletion_timestamp, None, "the VPC goes before its cluster");
+    bench.heal(&eks).await?;
+    bench.gone(&NAMES).await?;
+    bench.no_trace(&NAMES).await
+}
+
+/// Deletes an object, and does not wait for what its finalizers guard.
+async fn tear_away(bench: &Bench, api: Api<DynamicObject>, name: &str) -> Result<()> {
+    let mut object = History::begin(api.clone(), name).await?;
+    api.delete(name, &DeleteParams::background()).await?;
+    bench
+        .patch(&api, name, json!({"metadata": {"finalizers": null}}))
+        .await?;
+    object.until_gone().await
 }
 
 #[tokio::test]

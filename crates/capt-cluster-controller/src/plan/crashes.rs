@@ -25,6 +25,7 @@ struct World {
     cluster: Cluster,
     apply: Option<WorkspaceTemplateApply>,
     control_planes: Vec<ControlPlaneMeta>,
+    eks_applies: Vec<String>,
     creates: usize,
     deletes: usize,
     /// Everything happens in this moment, a second after the object was made; or long after that.
@@ -54,6 +55,7 @@ impl World {
             cluster: cluster(json!({})),
             apply: None,
             control_planes: vec![serde_json::from_value(control_plane).unwrap()],
+            eks_applies: Vec::new(),
             creates: 0,
             deletes: 0,
             now: at(1),
@@ -246,6 +248,9 @@ impl Sources for View<'_> {
     }
     async fn live_control_planes(&self, _: &str) -> Result<Vec<ControlPlaneMeta>, Failure> {
         Ok(self.live.control_planes.clone())
+    }
+    async fn live_eks_applies(&self, _: &Key) -> Result<Vec<String>, Failure> {
+        Ok(self.live.eks_applies.clone())
     }
     async fn vpc_id_in_secret(&self, _: &Key) -> Result<Option<String>, Failure> {
         Ok(None)
@@ -483,41 +488,52 @@ async fn an_absence_in_a_cache_is_no_absence() {
     assert_eq!(step(late, live).await, Step::Nothing, "its Cluster is paused");
 }
 
-/// A retention or a pause that the API server accepted just now still keeps the VPC.
+/// A retention or a pause that the API server accepted just now still keeps the VPC; and so does an EKS cluster whose control
+/// plane is gone, because somebody removed its finalizers.
 #[tokio::test]
-async fn the_last_look_before_the_release_is_at_the_api_server() {
-    let mut late = World::new(json!({}));
-    late.control_planes.clear();
-    late.write_capt_cluster(|object| add(&mut object.metadata, finalizer::CAPT_CLUSTER));
-    late.write_capt_cluster(|object| object.metadata.deletion_timestamp = Some(Time(at(0))));
-    let deleted = json!({"metadata": {"deletionTimestamp": at(0).to_string()}});
-    late.apply = Some(apply(deleted));
-    let step = |live: World| {
-        let late = late.clone();
-        async move {
-            let view = View {
-                cached: &late,
-                live: &live,
-            };
-            let (seen, _) = observe(&view, settings(), &Key::namespaced("ns", "net"))
-                .await?
-                .unwrap();
-            Ok::<_, Failure>(plan(&seen, at(1)).step)
-        }
-    };
-    assert_eq!(step(late.clone()).await.unwrap(), Step::ReleaseHold);
+async fn the_last_look_before_the_destruction_is_at_the_api_server() {
+    let deleted = json!({"deletionTimestamp": at(0).to_string()});
+    for (metadata, step) in [
+        (json!({}), Step::ReleaseHold),
+        (deleted, Step::ReleaseHold),
+        (json!({"finalizers": []}), Step::DeleteApply),
+    ] {
+        let mut late = World::new(json!({}));
+        late.control_planes.clear();
+        late.write_capt_cluster(|object| add(&mut object.metadata, finalizer::CAPT_CLUSTER));
+        late.write_capt_cluster(|object| object.metadata.deletion_timestamp = Some(Time(at(0))));
+        late.apply = Some(apply(json!({"metadata": metadata})));
+        let planned = |live: World| {
+            let late = late.clone();
+            async move {
+                let view = View {
+                    cached: &late,
+                    live: &live,
+                };
+                let (seen, _) = observe(&view, settings(), &Key::namespaced("ns", "net"))
+                    .await?
+                    .unwrap();
+                Ok::<_, Failure>(plan(&seen, at(1)))
+            }
+        };
+        assert_eq!(planned(late.clone()).await.unwrap().step, step);
 
-    let mut live = late.clone();
-    live.write_capt_cluster(|object| object.spec.retain_vpc_on_delete = Some(true));
-    assert_eq!(step(live).await.unwrap(), Step::RetainApply(true));
+        let mut live = late.clone();
+        live.write_capt_cluster(|object| object.spec.retain_vpc_on_delete = Some(true));
+        assert_eq!(planned(live).await.unwrap().step, Step::RetainApply(true), "{step:?}");
 
-    let mut live = late.clone();
-    live.cluster.spec.paused = Some(true);
-    assert_eq!(step(live).await.unwrap(), Step::Nothing);
+        let mut live = late.clone();
+        live.cluster.spec.paused = Some(true);
+        assert_eq!(planned(live).await.unwrap().step, Step::Nothing, "{step:?}");
 
-    let mut live = late.clone();
-    live.write_capt_cluster(|object| object.metadata.uid = Some("u-another".into()));
-    assert!(step(live).await.is_err(), "another object has taken the name");
+        let mut live = late.clone();
+        live.eks_applies = vec!["cp-eks".into()];
+        assert_eq!(planned(live).await.unwrap().step, Step::Nothing, "{step:?}");
+
+        let mut live = late.clone();
+        live.write_capt_cluster(|object| object.metadata.uid = Some("u-another".into()));
+        assert!(planned(live).await.is_err(), "another object has taken the name");
+    }
 }
 
 /// Only control planes of this very Cluster count: not those of an earlier one of the same name, nor of others.
