@@ -112,7 +112,7 @@ test-chart: programs ## The chart on a real node, with the programs just built a
 	@$(CARGO) test --package capt-e2e --locked --test node --no-run
 	@if $(E2E) check-node; then \
 	  BINARIES=$(dir $(E2E)) OUT="$$CAPT_IMAGES" images/build.sh && \
-	  $(CARGO) test --package capt-e2e --locked --test node -- --ignored --test-threads=1 $(T); \
+	  $(CARGO) test --package capt-e2e --locked --test node -- --ignored --nocapture --test-threads=1 $(T); \
 	else \
 	  printf '\nSKIPPED: this machine can have no node, for the reason above. The chart is NOT tested on one.\n\n' >&2; \
 	  [ "$(NODE)" != required ]; \
@@ -139,6 +139,11 @@ test-versions: programs ## Controllers of this tree beside those of PREVIOUS (a 
 test-fleet: export FLEET ?= 200
 test-fleet: programs ## Delete FLEET simulated clusters at the same time (200: 6 minutes), and 8 real ones
 	@$(CARGO) test --package capt-e2e --locked --test fleet -- go_at_the_same_time --nocapture
+
+.PHONY: bench
+bench: ## What a cluster costs in time, requests, processor and memory, for ten at once and for BENCH (100)
+	@$(CARGO) build --workspace --bins --release --locked
+	@$(CARGO) test --package capt-e2e --release --locked --test fleet -- --ignored --nocapture what_a_cluster_costs
 
 ##@ Node
 

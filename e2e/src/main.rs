@@ -116,7 +116,10 @@ async fn run(cli: Cli) -> Result<ExitCode> {
         }
         Command::CheckNode => node::check().await?,
         Command::Install { images, values } => {
-            print!("{}", node::install::install(&environment, &images, &values).await?);
+            let said = node::install::install(&environment, &images, &values).await?;
+            println!(
+                "{said}\nOn this node: `make demo` makes a cluster of docs/examples/local, `make node-down` removes everything."
+            );
         }
         Command::Demo { delete: true } => demo::delete(&environment).await?,
         Command::Demo { delete: false } => {

@@ -68,6 +68,16 @@ impl Process {
         Some(kibibytes * 1024)
     }
 
+    /// Processor time since its start.
+    pub fn cpu_time(&self) -> Option<Duration> {
+        // The kernel counts a hundred ticks per second in all that it shows.
+        const TICK: Duration = Duration::from_millis(10);
+        let stat = fs::read_to_string(format!("/proc/{}/stat", self.pid)).ok()?;
+        let mut fields = stat.rsplit_once(')')?.1.split_whitespace().skip(11);
+        let mut ticks = || fields.next()?.parse::<u32>().ok();
+        Some(TICK * (ticks()? + ticks()?))
+    }
+
     pub fn signal(&self, signal: Signal) {
         if self.is_alive() {
             // It may end between the check and the signal; then there is nothing left to do.

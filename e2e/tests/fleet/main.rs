@@ -5,6 +5,8 @@
 //! own permissions. Many on the simulator and eight on the real Terraform: that all of them can be deleted at the same
 //! time, that it costs no more for each, and that nothing is left behind anywhere.
 
+mod benchmark;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
