@@ -16,7 +16,8 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
 use futures::StreamExt;
-use k8s_openapi::api::core::v1::Namespace;
+use k8s_openapi::api::authentication::v1::{TokenRequest, TokenRequestSpec};
+use k8s_openapi::api::core::v1::{Namespace, ServiceAccount};
 use kube::api::{DynamicObject, ObjectMeta, PostParams};
 use kube::core::GroupVersionKind;
 use kube::discovery::ApiResource;
@@ -120,6 +121,19 @@ pub async fn create(client: &Client, namespace: Option<&str>, object: Value) -> 
     Ok(objects(client, &types.api_version, &types.kind, namespace)
         .create(&PostParams::default(), &object)
         .await?)
+}
+
+/// A token of a ServiceAccount, as a pod would get it.
+pub async fn token(client: &Client, namespace: &str, account: &str) -> Result<String> {
+    let accounts: Api<ServiceAccount> = Api::namespaced(client.clone(), namespace);
+    let request = TokenRequest {
+        spec: Some(TokenRequestSpec::default()),
+        ..TokenRequest::default()
+    };
+    let made = accounts
+        .create_token_request(account, &PostParams::default(), &request)
+        .await?;
+    made.status.and_then(|status| status.token).context("no token")
 }
 
 /// How long a test waits for whole clusters: many are made at once, each with Terraform and an API server of its own, on as

@@ -189,14 +189,26 @@ const CHART_GROUPS: &[Group] = &[
             ("helm.sh/helm/v3/pkg/chartutil.k8sVersionMinor", "36"),
         ],
     },
-    Group {
-        name: "prometheus-operator",
-        module: "github.com/prometheus-operator/prometheus-operator",
-        programs: &[],
-        manifests: &["example/prometheus-operator-crd"],
-        link: &[],
-    },
+    PROMETHEUS_OPERATOR_CRDS,
 ];
+
+const PROMETHEUS_OPERATOR_CRDS: Group = Group {
+    name: "prometheus-operator",
+    module: "github.com/prometheus-operator/prometheus-operator",
+    programs: &[],
+    manifests: &["example/prometheus-operator-crd", "example/rbac/prometheus-operator"],
+    link: &[],
+};
+
+/// The Prometheus operator itself, for the one test that runs it: all others need no more than its CRDs, and its build takes
+/// longer than they do.
+const PROMETHEUS_OPERATOR_GROUPS: &[Group] = &[Group {
+    programs: &[Program {
+        name: "prometheus-operator",
+        package: "github.com/prometheus-operator/prometheus-operator/cmd/operator",
+    }],
+    ..PROMETHEUS_OPERATOR_CRDS
+}];
 
 /// Free space that a cold build needs: the Go caches grow to about 13 GB, the programs to half a gigabyte.
 const SPACE_TO_BUILD: u64 = 16 << 30;
@@ -261,6 +273,11 @@ impl Toolbox {
     /// The same for what the chart needs: Helm, and the CRDs of the Prometheus operator.
     pub async fn for_chart(cache: &Path) -> Result<Self> {
         Self::of(CHART_GROUPS, SPACE_TO_BUILD_FOR_CHART, cache).await
+    }
+
+    /// The same for the Prometheus operator, with its CRDs and the permissions that it asks for.
+    pub async fn prometheus_operator(cache: &Path) -> Result<Self> {
+        Self::of(PROMETHEUS_OPERATOR_GROUPS, SPACE_TO_BUILD_FOR_CHART, cache).await
     }
 
     async fn of(groups: &'static [Group], space_to_build: u64, cache: &Path) -> Result<Self> {
@@ -569,7 +586,8 @@ mod tests {
 
     #[test]
     fn every_group_is_pinned() {
-        for group in GROUPS.iter().chain(NODE_GROUPS).chain(CHART_GROUPS) {
+        let all = [GROUPS, NODE_GROUPS, CHART_GROUPS, PROMETHEUS_OPERATOR_GROUPS];
+        for group in all.into_iter().flatten() {
             let pin = Pin::read(group).unwrap();
             assert!(pin.key.starts_with(&format!("{}-v", group.name)), "{}", pin.key);
         }

@@ -1,4 +1,4 @@
-//! A Prometheus for tests, from the distribution's package.
+//! A Prometheus for tests, from the distribution's package, and the kinds of the Prometheus operator.
 
 use std::fs::File;
 use std::io::Write as _;
@@ -14,6 +14,8 @@ use tempfile::TempDir;
 use tokio::process::Child;
 use tokio::time::{Instant, sleep};
 
+use crate::manifests;
+use crate::tools::Toolbox;
 use crate::up::repository;
 
 /// Finds a program of the package `prometheus`, and unpacks the package into the cache where it is not installed. `None`,
@@ -72,6 +74,27 @@ fn unpack(target: &Path) -> Result<()> {
         std::fs::remove_dir_all(&unfinished)?;
     }
     Ok(())
+}
+
+/// Makes these kinds of the Prometheus operator known to the API server; by their plurals, for all of them are many megabytes.
+pub async fn apply_operator_crds(client: &Client, cache: &Path, plurals: &[&str]) -> Result<()> {
+    let tools = Toolbox::for_chart(cache).await?;
+    let mut crds = Vec::new();
+    for file in tools.manifests("prometheus-operator", "example/prometheus-operator-crd")? {
+        let name = file.file_stem().unwrap_or_default().to_string_lossy();
+        if plurals
+            .iter()
+            .any(|plural| *name == format!("monitoring.coreos.com_{plural}"))
+        {
+            crds.extend(manifests::read(&file)?);
+        }
+    }
+    ensure!(
+        crds.len() == plurals.len(),
+        "the Prometheus operator has {} CRDs of {plurals:?}",
+        crds.len()
+    );
+    manifests::apply_crds(client, crds).await
 }
 
 /// One that runs, and ends with this value.

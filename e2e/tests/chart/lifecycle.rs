@@ -9,11 +9,10 @@ use std::sync::{Arc, Mutex, PoisonError};
 use anyhow::{Context, Result, bail, ensure};
 use capt_api::crd;
 use capt_api::names::{annotation, finalizer};
-use capt_e2e::testing::{Scratch, create, objects, until_gone};
+use capt_e2e::testing::{Scratch, create, objects, token, until_gone};
 use capt_e2e::up;
 use futures::TryStreamExt;
 use k8s_openapi::api::apps::v1::Deployment;
-use k8s_openapi::api::authentication::v1::{TokenRequest, TokenRequestSpec};
 use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::api::core::v1::{Namespace, Pod, ServiceAccount};
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
@@ -94,15 +93,7 @@ impl Kubelet {
 
     /// A kubeconfig with a token of the account, as it would be mounted.
     async fn kubeconfig_of(&self, account: &str) -> Result<tempfile::NamedTempFile> {
-        let accounts: Api<ServiceAccount> = Api::namespaced(self.client.clone(), NAMESPACE);
-        let request = TokenRequest {
-            spec: Some(TokenRequestSpec::default()),
-            ..TokenRequest::default()
-        };
-        let made = accounts
-            .create_token_request(account, &PostParams::default(), &request)
-            .await?;
-        let token = made.status.context("no token")?.token;
+        let token = token(&self.client, NAMESPACE, account).await?;
         let mut kubeconfig = self.kubeconfig.clone();
         let users = kubeconfig["users"].as_array_mut().context("no users")?;
         for user in users {

@@ -1,8 +1,8 @@
 //! A real API server takes everything that the chart renders, to the last field, and pod security lets its pods in.
 
 use anyhow::{Context, Result, ensure};
-use capt_e2e::tools::Toolbox;
-use capt_e2e::{manifests, testing};
+use capt_e2e::testing;
+use capt_e2e::testing::prometheus::apply_operator_crds;
 use k8s_openapi::api::core::v1::{Namespace, ServiceAccount};
 use kube::api::{DynamicObject, Patch, PatchParams, PostParams, ValidationDirective};
 use kube::runtime::wait::await_condition;
@@ -11,27 +11,6 @@ use serde_json::{Value, json};
 
 use crate::helm::Helm;
 use crate::render::{everything, merged};
-
-/// The kinds of the Prometheus operator that the chart makes objects of.
-async fn install_prometheus_operator_crds(client: &Client) -> Result<()> {
-    let tools = Toolbox::for_chart(testing::environment()?.cache()).await?;
-    let mut crds = Vec::new();
-    for file in tools.manifests("prometheus-operator", "example/prometheus-operator-crd")? {
-        let name = file.file_name().unwrap_or_default().to_string_lossy().into_owned();
-        if ["servicemonitors", "podmonitors", "prometheusrules"]
-            .iter()
-            .any(|kind| name.contains(kind))
-        {
-            crds.extend(manifests::read(&file)?);
-        }
-    }
-    ensure!(
-        crds.len() == 3,
-        "the Prometheus operator has {} of the 3 CRDs",
-        crds.len()
-    );
-    manifests::apply_crds(client, crds).await
-}
 
 /// As if it were applied; a field that the API server does not know is an error.
 pub(crate) async fn dry_run(client: &Client, object: &Value) -> Result<()> {
@@ -56,7 +35,8 @@ pub(crate) async fn dry_run(client: &Client, object: &Value) -> Result<()> {
 #[tokio::test]
 async fn the_api_server_takes_every_object() -> Result<()> {
     let client = testing::client().await?;
-    install_prometheus_operator_crds(&client).await?;
+    let monitoring = ["servicemonitors", "podmonitors", "prometheusrules"];
+    apply_operator_crds(&client, testing::environment()?.cache(), &monitoring).await?;
     let watched = testing::namespace(&client, "chart-watched").await?;
     let helm = Helm::new().await?;
     let namespaced = json!({ "watch": { "namespace": watched } });

@@ -1,6 +1,6 @@
 //go:build tools
 
-// Package tools pins the module that has the CRDs; nothing imports it.
+// Package tools pins the programs of this group; nothing imports it.
 package tools
 
-import _ "github.com/prometheus-operator/prometheus-operator/pkg/versionutil"
+import _ "github.com/prometheus-operator/prometheus-operator/cmd/operator"
