@@ -6,10 +6,12 @@
     reason = "an absent key of a JSON value reads as null, which no expectation equals; nothing panics"
 )]
 
+mod discovery;
 mod disk;
 mod handover;
 mod lifecycle;
 mod machine;
+mod operator;
 mod recovery;
 mod scrape;
 mod security;

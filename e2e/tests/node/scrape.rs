@@ -1,35 +1,57 @@
-//! A real Prometheus scrapes every pod, in the open and by TLS with a token. Debian's is built without the discovery of
-//! pods, so the test hands it what that would find: their addresses, labels and named ports.
+//! A real Prometheus scrapes every pod, in the open and by TLS with a token, by the configuration that the Prometheus operator
+//! makes of the chart's monitors.
 
 use std::collections::BTreeSet;
+use std::path::Path;
+use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
 use capt_e2e::components::CONTROLLER_NAMESPACE;
-use capt_e2e::manifests;
-use capt_e2e::testing::create;
+use capt_e2e::pki::Authority;
 use capt_e2e::testing::prometheus::{self, DASHBOARDS, Prometheus, filled_in, queries};
-use capt_e2e::tools::Toolbox;
-use k8s_openapi::api::authentication::v1::{TokenRequest, TokenRequestSpec};
-use k8s_openapi::api::core::v1::ServiceAccount;
-use kube::api::{ListParams, PostParams};
-use kube::{Api, ResourceExt};
+use capt_e2e::testing::{create, objects, token};
+use capt_e2e::up;
+use kube::api::ListParams;
+use kube::{Client, ResourceExt};
 use serde_json::{Value, json};
 
+use crate::discovery::Discovery;
+use crate::operator::{Jobs, NAMESPACE, Operator, place};
 use crate::site::{CONTROLLERS, Site};
 use crate::wave::Wave;
+
+/// The chart's monitors, as the operator names their jobs.
+const SERVICES: &str = "serviceMonitor";
+const PODS: &str = "podMonitor";
+/// The Prometheus of docs/examples/monitoring, and its ServiceAccount.
+const PROMETHEUS: &str = "capt";
+const READER: &str = "prometheus";
+/// Where a pod has its ServiceAccount's token.
+const TOKEN: &str = "/var/run/secrets/kubernetes.io/serviceaccount/token";
+/// Where a Prometheus of the operator's has the certificate `ca.crt` of the Secret `capt-metrics`.
+const CERTIFICATE: &str = "/etc/prometheus/certs/0_capt-system_capt-metrics_ca.crt";
 
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "needs a node: make test-chart"]
 async fn a_prometheus_scrapes_every_pod() -> Result<()> {
     let site = Site::build("simulator").await?;
-    apply_operator_crds(&site).await?;
-    let values = json!({
-        "common": { "serviceMonitor": { "enabled": true }, "podMonitor": { "enabled": true } },
-        "prometheusRule": { "enabled": true }, "dashboards": { "enabled": true },
-    });
-    site.install(&values)?;
+    let operator = Operator::start(&site).await?;
+    let program = prometheus::program(site.scratch.environment.cache(), "prometheus")?;
+    let program = program.context("the package prometheus cannot be had")?;
+    let version = version(&program)?;
+    operator.prometheus(PROMETHEUS, &version, &json!({})).await?;
+    let discoverer = client_of_reader(&site).await?;
+
+    site.install(&values(&json!({})))?;
     site.all_ready(2).await?;
+    let port = |kind: &str, _: &str| json!({ "port": if kind == PODS { "http" } else { "metrics" } });
+    let plain = wanted(&[SERVICES, PODS], port);
+    let jobs = operator.jobs(PROMETHEUS, &plain).await?;
     let rules = rules(&site).await?;
+    let groups = rules["groups"].as_array().context("no groups")?;
+    operator.rules(PROMETHEUS, groups).await?;
+    assert_labels_and_namespaces_choose(&operator, &version, &plain, groups).await?;
+
     let wave = Wave::new(&site, "scraped").await?;
     // One that came and went, and some that stay: the dashboards tell of both.
     let passing = wave.create("passing", 1, 0).await?;
@@ -39,19 +61,20 @@ async fn a_prometheus_scrapes_every_pod() -> Result<()> {
     let names = wave.create("scraped", 3, 0).await?;
     wave.available(&names).await?;
 
-    let program = prometheus::program(site.scratch.environment.cache(), "prometheus")?;
-    let program = program.context("the package prometheus cannot be had")?;
-    let open = json!({ "job_name": "pods", "static_configs": targets(&site, "http").await? });
-    let mut prometheus = Prometheus::start(&program, &[open], &rules).await?;
-    prometheus.wait(2 * CONTROLLERS.len()).await?;
-    assert_all_up(&site, &prometheus).await?;
-
+    let files = tempfile::tempdir()?;
+    let open = runnable(&discoverer, &jobs, files.path()).await?;
+    // One after the other: whoever switches on both scrapes everything twice.
+    scrape(&site, &program, &of(PODS, &open), &rules).await?;
+    let prometheus = scrape(&site, &program, &of(SERVICES, &open), &rules).await?;
     let loaded = prometheus.rules().await?;
-    let wanted = rules["groups"].as_array().into_iter().flatten();
-    let wanted = wanted.filter_map(|group| group["rules"].as_array()).flatten().count();
+    let wanted_rules = groups
+        .iter()
+        .filter_map(|group| group["rules"].as_array())
+        .flatten()
+        .count();
     ensure!(
-        wanted > 0 && loaded.len() == wanted,
-        "{} of {wanted} rules are loaded",
+        wanted_rules > 0 && loaded.len() == wanted_rules,
+        "{} of {wanted_rules} rules are loaded",
         loaded.len()
     );
     let firing = prometheus.query("ALERTS{alertstate=\"firing\"}").await?;
@@ -59,42 +82,189 @@ async fn a_prometheus_scrapes_every_pod() -> Result<()> {
     assert_dashboards_answer(&prometheus).await?;
     drop(prometheus);
 
-    // The same by TLS, for those alone who may.
-    let reader = account(&site, "reader").await?;
-    let stranger = account(&site, "stranger").await?;
+    // By TLS, for those alone who may: with the Prometheus's own token, which only a ServiceMonitor can send.
     let secure = json!({
-        "common": { "metrics": { "secure": true } },
-        "metricsReaders": [{ "kind": "ServiceAccount", "name": "reader", "namespace": "default" }],
+        "common": { "metrics": { "secure": true }, "podMonitor": { "enabled": false } },
+        "metricsReaders": [{ "kind": "ServiceAccount", "name": READER, "namespace": NAMESPACE }],
     });
-    site.install(&secure)?;
+    site.install(&values(&secure))?;
     site.all_ready(2).await?;
-    let found = targets(&site, "metrics").await?;
-    // Under a name of its own: otherwise the two would write to the same series.
-    let elsewhere = json!([{ "target_label": "job", "replacement": "stranger" }]);
-    let job = |name: &str, token: &str, relabelings: &Value| {
+    let unverified = |_: &str, _: &str| json!({ "port": "metrics", "scheme": "https", "tls": { "insecure_skip_verify": true }, "token file": TOKEN });
+    let jobs = operator.jobs(PROMETHEUS, &wanted(&[SERVICES], unverified)).await?;
+    let read = token(&site.client, NAMESPACE, READER).await?;
+    place(files.path(), TOKEN, read.as_bytes())?;
+    let mut secured = runnable(&discoverer, &jobs, files.path()).await?;
+    secured.extend(strangers(&site, &discoverer, &jobs).await?);
+    let prometheus = scrape(&site, &program, &secured, &rules).await?;
+    assert_strangers_refused(&prometheus).await?;
+    drop(prometheus);
+
+    // With a certificate that can be verified, and a token that a PodMonitor can send, too.
+    create_metrics_secrets(&site, &read).await?;
+    let verified = json!({
+        "common": { "metrics": {
+            "secure": true, "certSecret": "capt-metrics", "tokenSecret": { "name": "prometheus-token" },
+        } },
+        "metricsReaders": [{ "kind": "ServiceAccount", "name": READER, "namespace": NAMESPACE }],
+    });
+    site.install(&values(&verified))?;
+    site.all_ready(2).await?;
+    let verified = |_: &str, controller: &str| {
         json!({
-            "job_name": name, "scheme": "https", "tls_config": { "insecure_skip_verify": true },
-            "authorization": { "credentials": token }, "static_configs": found,
-            "relabel_configs": relabelings,
+            "port": "metrics", "scheme": "https", "authorization": "Bearer",
+            "tls": { "ca_file": CERTIFICATE, "server_name": format!("{controller}.capt-system.svc") },
         })
     };
-    let mut prometheus = Prometheus::start(
-        &program,
-        &[
-            job("reader", &reader, &json!([])),
-            job("stranger", &stranger, &elsewhere),
-        ],
-        &rules,
-    )
-    .await?;
+    let jobs = operator.jobs(PROMETHEUS, &wanted(&[SERVICES, PODS], verified)).await?;
+    operator.mount(PROMETHEUS, CERTIFICATE, files.path()).await?;
+    let verified = runnable(&discoverer, &jobs, files.path()).await?;
+    for kind in [SERVICES, PODS] {
+        scrape(&site, &program, &of(kind, &verified), &rules).await?;
+    }
+    let rejections = operator.rejections().await?;
+    ensure!(rejections.is_empty(), "{rejections:#?}");
+    Ok(())
+}
+
+/// Values with everything that a Prometheus needs, and these changes.
+fn values(changes: &Value) -> Value {
+    let chosen = json!({ "enabled": true, "labels": { "release": "monitoring" } });
+    let mut values = json!({
+        "common": { "serviceMonitor": chosen, "podMonitor": chosen },
+        "prometheusRule": chosen, "dashboards": { "enabled": true },
+    });
+    json_patch::merge(&mut values, changes);
+    values
+}
+
+/// The version of a Prometheus: the operator writes configurations for one.
+fn version(program: &Path) -> Result<String> {
+    let said = Command::new(program).arg("--version").output()?.stdout;
+    let said = String::from_utf8_lossy(&said);
+    let mut words = said.split_whitespace().skip_while(|word| *word != "version");
+    let version = words.nth(1).and_then(|version| version.split(['+', '~']).next());
+    version
+        .map(str::to_owned)
+        .with_context(|| format!("no version: {said}"))
+}
+
+/// The API as the Prometheus of the example sees it.
+async fn client_of_reader(site: &Site) -> Result<Client> {
+    let directory = tempfile::tempdir()?;
+    let kubeconfig = directory.path().join("kubeconfig");
+    site.write_kubeconfig(&kubeconfig, NAMESPACE, READER).await?;
+    up::client(&kubeconfig).await
+}
+
+/// A job for every controller and each of these monitors.
+fn wanted(monitors: &[&str], details: impl Fn(&str, &str) -> Value) -> Jobs {
+    let mut jobs = Jobs::new();
+    for monitor in monitors {
+        let role = if *monitor == PODS { "pod" } else { "endpointslice" };
+        for controller in CONTROLLERS {
+            let mut job = json!({ "role": role, "namespaces": [CONTROLLER_NAMESPACE], "path": "/metrics" });
+            json_patch::merge(&mut job, &details(monitor, controller));
+            jobs.insert(format!("{monitor}/{CONTROLLER_NAMESPACE}/{controller}/0"), job);
+        }
+    }
+    jobs
+}
+
+/// A Prometheus that chooses by a label of its own finds the same; one that is told a wrong label, or no namespaces, which
+/// means its own, finds nothing.
+async fn assert_labels_and_namespaces_choose(
+    operator: &Operator,
+    version: &str,
+    jobs: &Jobs,
+    groups: &[Value],
+) -> Result<()> {
+    let selecting = |by: &str, selector: &Value| {
+        let kinds = ["serviceMonitor", "podMonitor", "rule"];
+        let fields = kinds.map(|kind| (format!("{kind}{by}"), selector.clone()));
+        json!({ "spec": serde_json::Map::from_iter(fields) })
+    };
+    // A `null` takes the example's own label away.
+    let labels = |labels: Value| selecting("Selector", &json!({ "matchLabels": labels }));
+    let own = labels(json!({ "app.kubernetes.io/part-of": null, "release": "monitoring" }));
+    let wrong = labels(json!({ "app.kubernetes.io/part-of": "cap" }));
+    let nowhere = selecting("NamespaceSelector", &Value::Null);
+    let nothing = Jobs::new();
+    for (name, changes, jobs, groups) in [
+        ("own-label", own, jobs, groups),
+        ("wrong-label", wrong, &nothing, &[]),
+        ("no-namespaces", nowhere, &nothing, &[]),
+    ] {
+        operator.prometheus(name, version, &changes).await?;
+        operator.jobs(name, jobs).await?;
+        operator.rules(name, groups).await?;
+    }
+    Ok(())
+}
+
+/// The jobs as a Prometheus can run them that cannot discover by itself, with the files of its pod below a directory.
+async fn runnable(client: &Client, jobs: &[Value], files: &Path) -> Result<Vec<Value>> {
+    let found = Discovery::new(client, CONTROLLER_NAMESPACE).await?;
+    let mut runnable = Vec::new();
+    for job in jobs {
+        let mut job = job.clone();
+        let fields = job.as_object_mut().context("a job without fields")?;
+        let discovery = fields.remove("kubernetes_sd_configs").context("no discovery")?;
+        let role = discovery[0]["role"].as_str().context("no role")?;
+        fields.insert("static_configs".into(), found.targets(role)?.into());
+        for file in ["/bearer_token_file", "/tls_config/ca_file"] {
+            if let Some(path) = job.pointer_mut(file) {
+                let inside = path.as_str().context("no path")?.trim_start_matches('/');
+                *path = files.join(inside).to_string_lossy().into();
+            }
+        }
+        runnable.push(job);
+    }
+    Ok(runnable)
+}
+
+/// The jobs that come of a kind of monitors.
+fn of(monitor: &str, jobs: &[Value]) -> Vec<Value> {
+    let of_monitor = |job: &&Value| job["job_name"].as_str().is_some_and(|name| name.starts_with(monitor));
+    jobs.iter().filter(of_monitor).cloned().collect()
+}
+
+/// Runs the jobs until every pod was scraped.
+async fn scrape(site: &Site, program: &Path, jobs: &[Value], rules: &Value) -> Result<Prometheus> {
+    let mut prometheus = Prometheus::start(program, jobs, rules).await?;
     prometheus.wait(2 * CONTROLLERS.len()).await?;
-    assert_all_up(&site, &prometheus).await?;
+    assert_all_up(site, &prometheus).await?;
+    Ok(prometheus)
+}
+
+/// The same jobs with the token of somebody who was granted nothing.
+async fn strangers(site: &Site, discoverer: &Client, jobs: &[Value]) -> Result<Vec<Value>> {
+    let account = json!({ "apiVersion": "v1", "kind": "ServiceAccount", "metadata": { "name": "stranger" } });
+    create(&site.client, Some(NAMESPACE), account).await?;
+    let token = token(&site.client, NAMESPACE, "stranger").await?;
+    let mut jobs = runnable(discoverer, jobs, Path::new("/")).await?;
+    for job in &mut jobs {
+        let name = format!("stranger/{}", job["job_name"].as_str().unwrap_or_default());
+        // Under a name of its own: otherwise the two would write to the same series.
+        let relabelings = job["relabel_configs"].as_array_mut().context("no relabelings")?;
+        relabelings.push(json!({ "target_label": "job", "replacement": "stranger" }));
+        let fields = job.as_object_mut().context("a job without fields")?;
+        fields.remove("bearer_token_file");
+        fields.insert("authorization".into(), json!({ "credentials": token }));
+        fields.insert("job_name".into(), name.into());
+    }
+    Ok(jobs)
+}
+
+async fn assert_strangers_refused(prometheus: &Prometheus) -> Result<()> {
     let targets = prometheus.get("targets", &[("state", "active")]).await?;
     let refusals: Vec<&str> = targets["activeTargets"]
         .as_array()
         .into_iter()
         .flatten()
-        .filter(|target| target["scrapePool"] == "stranger")
+        .filter(|target| {
+            let pool = target["scrapePool"].as_str();
+            pool.is_some_and(|pool| pool.starts_with("stranger/"))
+        })
         .filter_map(|target| target["lastError"].as_str())
         .collect();
     ensure!(
@@ -104,32 +274,29 @@ async fn a_prometheus_scrapes_every_pod() -> Result<()> {
     Ok(())
 }
 
-/// The pods of CAPT at their ports of this name, under the labels that the chart's monitors give.
-async fn targets(site: &Site, port: &str) -> Result<Vec<Value>> {
-    let ours = ListParams::default().labels("app.kubernetes.io/part-of=capt");
-    let mut targets = Vec::new();
-    for pod in site.pods().list(&ours).await? {
-        let containers = pod.spec.iter().flat_map(|spec| &spec.containers);
-        let mut ports = containers.flat_map(|container| container.ports.iter().flatten());
-        let named = ports.find(|known| known.name.as_deref() == Some(port));
-        let address = pod.status.as_ref().and_then(|status| status.pod_ip.as_deref());
-        // A pod of a Job has no such port.
-        if let (Some(named), Some(address)) = (named, address) {
-            targets.push(json!({
-                "targets": [format!("{address}:{}", named.container_port)],
-                "labels": {
-                    "job": pod.labels().get("app.kubernetes.io/name"), "namespace": CONTROLLER_NAMESPACE,
-                    "pod": pod.name_any(), "endpoint": port,
-                },
-            }));
-        }
+/// A certificate for the names of all controllers' Services, with its authority; and a token for the monitors to send.
+async fn create_metrics_secrets(site: &Site, token: &str) -> Result<()> {
+    let directory = tempfile::tempdir()?;
+    let authority = Authority::open(directory.path(), "metrics")?;
+    let names = CONTROLLERS.map(|controller| format!("{controller}.{CONTROLLER_NAMESPACE}.svc"));
+    let pair = authority.server("metrics", &names.each_ref().map(String::as_str))?;
+    let secret = |name: &str, content: Value| json!({ "apiVersion": "v1", "kind": "Secret", "metadata": { "name": name }, "stringData": content });
+    let certificate = json!({
+        "tls.crt": std::fs::read_to_string(pair.certificate)?, "tls.key": std::fs::read_to_string(pair.key)?,
+        "ca.crt": authority.certificate(),
+    });
+    for secret in [
+        secret("capt-metrics", certificate),
+        secret("prometheus-token", json!({ "token": token })),
+    ] {
+        create(&site.client, Some(CONTROLLER_NAMESPACE), secret).await?;
     }
-    Ok(targets)
+    Ok(())
 }
 
-/// The rules that the API server has, as a Prometheus operator would hand them on.
+/// The rules that the chart made.
 async fn rules(site: &Site) -> Result<Value> {
-    let rules = capt_e2e::testing::objects(
+    let rules = objects(
         &site.client,
         "monitoring.coreos.com/v1",
         "PrometheusRule",
@@ -138,30 +305,6 @@ async fn rules(site: &Site) -> Result<Value> {
     let rules = rules.list(&ListParams::default()).await?;
     let rule = rules.items.first().context("no PrometheusRule")?;
     Ok(rule.data["spec"].clone())
-}
-
-async fn apply_operator_crds(site: &Site) -> Result<()> {
-    let tools = Toolbox::for_chart(site.scratch.environment.cache()).await?;
-    let mut crds = Vec::new();
-    for file in tools.manifests("prometheus-operator", "example/prometheus-operator-crd")? {
-        crds.extend(manifests::read(&file)?);
-    }
-    manifests::apply_crds(&site.client, crds).await
-}
-
-/// A ServiceAccount's token.
-async fn account(site: &Site, name: &str) -> Result<String> {
-    let account = json!({ "apiVersion": "v1", "kind": "ServiceAccount", "metadata": { "name": name } });
-    create(&site.client, Some("default"), account).await?;
-    let accounts: Api<ServiceAccount> = Api::namespaced(site.client.clone(), "default");
-    let request = TokenRequest {
-        spec: Some(TokenRequestSpec::default()),
-        ..TokenRequest::default()
-    };
-    let made = accounts
-        .create_token_request(name, &PostParams::default(), &request)
-        .await?;
-    made.status.and_then(|status| status.token).context("no token")
 }
 
 /// Every pod of every controller, and nothing else.
@@ -176,12 +319,16 @@ async fn assert_all_up(site: &Site, prometheus: &Prometheus) -> Result<()> {
         pods.extend(site.pods_of(controller).await?.iter().map(ResourceExt::name_any));
     }
     ensure!(scraped.iter().eq(pods.iter()), "{scraped:?} instead of {pods:?}");
-    let leading = prometheus.query("sum by (job) (leader_election_master_status)").await?;
-    ensure!(leading.len() == CONTROLLERS.len(), "{leading:?}");
-    ensure!(
-        leading.iter().all(|series| series["value"][1] == "1"),
-        "not one leader each: {leading:?}"
-    );
+    // By the labels that alerts and dashboards choose by.
+    let leading = prometheus
+        .query("sum by (job, namespace) (leader_election_master_status) == 1")
+        .await?;
+    let jobs: BTreeSet<[&str; 2]> = leading
+        .iter()
+        .map(|series| ["job", "namespace"].map(|label| series["metric"][label].as_str().unwrap_or_default()))
+        .collect();
+    let wanted = CONTROLLERS.map(|controller| [controller, CONTROLLER_NAMESPACE]);
+    ensure!(jobs == wanted.into(), "not one leader each: {leading:?}");
     Ok(())
 }
 

@@ -1,14 +1,16 @@
 //! A management cluster with a node, and this tree's chart on it.
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
 use capt_e2e::audit::{self, Request};
 use capt_e2e::components::CONTROLLER_NAMESPACE;
+use capt_e2e::environment::kubeconfig;
 use capt_e2e::node::install::RELEASE;
-use capt_e2e::testing::{Scratch, create};
+use capt_e2e::pki::write_private;
+use capt_e2e::testing::{Scratch, create, token};
 use capt_e2e::tools::Toolbox;
 use capt_e2e::up;
 use futures::{AsyncBufRead, AsyncBufReadExt, TryStreamExt};
@@ -123,6 +125,18 @@ impl Site {
     pub(crate) async fn make_namespace(&self, name: &str) -> Result<()> {
         let namespace = json!({ "apiVersion": "v1", "kind": "Namespace", "metadata": { "name": name } });
         create(&self.client, None, namespace).await.map(drop)
+    }
+
+    /// Writes a kubeconfig with a ServiceAccount's token.
+    pub(crate) async fn write_kubeconfig(&self, path: &Path, namespace: &str, account: &str) -> Result<()> {
+        let environment = &self.scratch.environment;
+        let text = kubeconfig(
+            &environment.settings()?.api_server()?,
+            environment.authority()?.certificate(),
+            account,
+            &token(&self.client, namespace, account).await?,
+        );
+        write_private(path, &text)
     }
 
     pub(crate) fn pods(&self) -> Api<Pod> {
