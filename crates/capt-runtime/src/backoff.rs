@@ -65,8 +65,13 @@ impl Series {
 
     /// Counts a failure and says how long to wait after it.
     pub fn fail(&mut self) -> Duration {
-        self.tries = self.tries.saturating_add(1);
+        self.count();
         self.intervals.next_backoff().unwrap_or(self.pace.longest)
+    }
+
+    /// Counts a failure that says nothing about how long to wait.
+    pub fn count(&mut self) {
+        self.tries = self.tries.saturating_add(1);
     }
 
     pub fn pace(&self) -> Pace {

@@ -313,24 +313,43 @@ type Pass<E> = (Result<Result<Wake, E>, Elapsed>, Duration);
 #[derive(Default)]
 struct Ledger {
     running: HashMap<Id, (Key, Span)>,
-    failing: HashMap<Key, Series>,
+    failing: HashMap<Key, Failing>,
+}
+
+/// An object that failed last time.
+struct Failing {
+    series: Series,
+    /// When it is tried again if no event brings it earlier.
+    due: Instant,
 }
 
 impl Ledger {
     /// The wait after one more failure of this sort. Another sort of failure starts its own series. The server's own
     /// wish is honoured when it is longer.
+    ///
+    /// A pass that an event brought before the wait was over leaves that wait as it is: an object that others write often
+    /// (our own report of the failure is such a write) would otherwise soon be looked at once in ten minutes, and nobody
+    /// would notice that the policy in its way is gone.
     fn wait(&mut self, key: &Key, pace: Pace, asked: Option<Duration>) -> (u32, Duration) {
-        let series = self
-            .failing
-            .entry(key.clone())
-            .and_modify(|series| {
-                if series.pace() != pace {
-                    *series = Series::new(pace);
-                }
-            })
-            .or_insert_with(|| Series::new(pace));
-        let wait = series.fail().max(asked.unwrap_or_default());
-        (series.tries(), wait)
+        let now = Instant::now();
+        let fresh = || Failing {
+            series: Series::new(pace),
+            due: now,
+        };
+        let failing = self.failing.entry(key.clone()).or_insert_with(fresh);
+        if failing.series.pace() != pace {
+            *failing = fresh();
+        }
+        let left = failing.due.saturating_duration_since(now);
+        let wait = if left.is_zero() {
+            failing.series.fail()
+        } else {
+            failing.series.count();
+            left
+        };
+        let wait = wait.max(asked.unwrap_or_default());
+        failing.due = now + wait;
+        (failing.series.tries(), wait)
     }
 }
 
@@ -677,6 +696,33 @@ mod tests {
             bench.script.passes()
         );
         assert!(text.contains(&terminal), "{text}");
+    }
+
+    /// A policy that was mended brings no event: only the slow look notices, and it must not slip away.
+    #[tokio::test(start_paused = true)]
+    async fn events_do_not_put_the_slow_look_off() {
+        let bench = bench(&[Act::Fail(Class::Terminal("AdmissionDenied"))]);
+        bench.queue.add(key("a"));
+        let start = Instant::now();
+        bench.pass(Duration::from_secs(1)).await;
+        for _ in 0..10 {
+            bench.queue.add(key("a"));
+            bench.pass(Duration::from_secs(1)).await;
+        }
+        assert_eq!(bench.script.passes(), 11);
+        bench.pass(Duration::from_secs(45)).await;
+        let looks = || {
+            let begun = bench.script.begun.lock().unwrap();
+            begun[11..]
+                .iter()
+                .map(|(_, at)| at.duration_since(start).as_secs_f64())
+                .collect::<Vec<_>>()
+        };
+        assert!(!looks().is_empty());
+        assert!((15.0..=45.1).contains(&looks()[0]), "{:?}", looks());
+        // Its own attempts lengthen it.
+        bench.pass(Duration::from_secs(90)).await;
+        assert!((30.0..=90.1).contains(&(looks()[1] - looks()[0])), "{:?}", looks());
     }
 
     #[tokio::test(start_paused = true)]
