@@ -87,12 +87,15 @@ pub struct Entry<'a> {
     pub state: Option<(Status, &'static str, &'a str)>,
 }
 
+/// A condition's type, and every word that it can have as its reason.
+pub type Words = (&'static str, &'static [&'static str]);
+
 /// All the conditions that one controller owns on one kind.
 pub trait Report {
     /// The types of these conditions, in the order in which they are written.
     const TYPES: &'static [&'static str];
-    /// Every word that one of them can have as its reason.
-    const WORDS: &'static [&'static str];
+    /// The same with their reasons.
+    const WORDS: &'static [Words];
     fn entries(&self) -> Vec<Entry<'_>>;
 }
 
@@ -187,7 +190,7 @@ macro_rules! report {
 
         impl $crate::conditions::Report for $report {
             const TYPES: &'static [&'static str] = &[$( $type ),+];
-            const WORDS: &'static [&'static str] = &[$( $( $text ),+ ),+];
+            const WORDS: &'static [$crate::conditions::Words] = &[$( ($type, &[$( $text ),+]) ),+];
             fn entries(&self) -> Vec<$crate::conditions::Entry<'_>> {
                 vec![$( $crate::conditions::Entry {
                     type_: $type,

@@ -145,20 +145,41 @@ mod tests {
     use std::collections::BTreeSet;
 
     use super::*;
-    use crate::conditions::{Report, cluster, control_plane, endpoint, secrets, workspace_apply, workspace_template};
+    use crate::conditions::{
+        Report, Words, cluster, control_plane, endpoint, secrets, workspace_apply, workspace_template,
+    };
+
+    /// Every condition with its words, by the name that the troubleshooting guide gives to its object.
+    const CONDITIONS: &[(&str, &[Words])] = &[
+        ("CAPTCluster", cluster::ClusterReport::WORDS),
+        ("CAPTControlPlane", control_plane::ControlPlaneReport::WORDS),
+        ("CAPTControlPlane", endpoint::EndpointReport::WORDS),
+        ("CAPTControlPlane", secrets::SecretsReport::WORDS),
+        ("apply", workspace_apply::ApplyReport::WORDS),
+        ("WorkspaceTemplate", workspace_template::TemplateReport::WORDS),
+    ];
 
     fn words() -> BTreeSet<&'static str> {
-        [
-            cluster::ClusterReport::WORDS,
-            control_plane::ControlPlaneReport::WORDS,
-            endpoint::EndpointReport::WORDS,
-            secrets::SecretsReport::WORDS,
-            workspace_apply::ApplyReport::WORDS,
-            workspace_template::TemplateReport::WORDS,
-        ]
-        .concat()
-        .into_iter()
-        .collect()
+        let conditions = CONDITIONS.iter().flat_map(|(_, conditions)| *conditions);
+        conditions.flat_map(|(_, words)| *words).copied().collect()
+    }
+
+    /// Where a word can stand, as the guide writes it: `CAPTCluster: Ready, VPCReady; apply: Synced`.
+    fn places(word: &str) -> String {
+        let mut places: Vec<(&str, Vec<&str>)> = Vec::new();
+        for (object, conditions) in CONDITIONS {
+            let of_word = conditions.iter().filter(|(_, words)| words.contains(&word));
+            let types = of_word.map(|(type_, _)| *type_);
+            match places.last_mut() {
+                Some((last, known)) if last == object => known.extend(types),
+                _ => places.push((object, types.collect())),
+            }
+        }
+        places.retain(|(_, types)| !types.is_empty());
+        let places = places
+            .iter()
+            .map(|(object, types)| format!("{object}: {}", types.join(", ")));
+        places.collect::<Vec<_>>().join("; ")
     }
 
     #[test]
@@ -193,5 +214,24 @@ mod tests {
         }
         let sections = guide.lines().filter(|line| line.starts_with("### ")).count();
         assert_eq!(sections, ALL.len(), "a section explains a reason that no longer exists");
+    }
+    /// Whoever sees a word on an object must find that object in its section.
+    #[test]
+    fn the_troubleshooting_guide_says_where_each_reason_can_stand() {
+        let guide = include_str!("../../../docs/troubleshooting.md");
+        for meaning in ALL.iter().filter(|meaning| meaning.weight != Weight::Fine) {
+            let (_, section) = guide.split_once(&format!("\n### {}\n", meaning.word)).unwrap();
+            let section = section.split("\n### ").next().unwrap_or_default();
+            let said = section.split_once("- **On** ").and_then(|(_, on)| on.split_once(".\n"));
+            let said = said.map_or_else(String::new, |(on, _)| {
+                on.split_whitespace().collect::<Vec<_>>().join(" ")
+            });
+            assert_eq!(
+                said,
+                places(meaning.word),
+                "docs/troubleshooting.md, section {}",
+                meaning.word
+            );
+        }
     }
 }
