@@ -304,6 +304,10 @@ fn trouble_readiness_and_terraform_at_work_are_told_at_once() {
     check("a network in trouble", &world, waiting("Nothing", "WaitingForVPC"));
 
     let mut world = young();
+    of_another_cluster(&mut world);
+    check("another Cluster's network", &world, waiting("Nothing", "WaitingForVPC"));
+
+    let mut world = young();
     world.add_apply();
     world.apply_says("TerraformFailed", "quota");
     check("an error", &world, failing("TerraformFailed"));
@@ -388,9 +392,14 @@ fn what_the_cache_does_not_know_yet_stops_a_creation() {
     assert_eq!(cached.plan_against(&live).step, Step::Nothing);
 }
 
+fn of_another_cluster(world: &mut World) {
+    world.set(INFRASTRUCTURE, "/metadata/ownerReferences/0/name", json!("other"));
+    world.set(INFRASTRUCTURE, "/metadata/ownerReferences/0/uid", json!("another"));
+}
+
 #[test]
 fn the_network_gates_the_creation() {
-    let rows: [(&str, &str, Edit); 11] = [
+    let rows: [(&str, &str, Edit); 12] = [
         ("none named", "names no CAPTCluster", |world| {
             world.set(CLUSTER, "/spec/infrastructureRef/kind", json!("AWSCluster"))
         }),
@@ -400,9 +409,14 @@ fn the_network_gates_the_creation() {
         ("unreadable", "CAPTCluster demo cannot be read", |world| {
             world.set(INFRASTRUCTURE, "/spec", json!({}))
         }),
-        ("another Cluster's", "does not belong to Cluster demo", |world| {
+        ("an earlier Cluster's", "does not belong to Cluster demo yet", |world| {
             world.set(INFRASTRUCTURE, "/metadata/ownerReferences/0/uid", json!("another"));
         }),
+        (
+            "another Cluster's",
+            "CAPTCluster demo belongs to Cluster other, not to Cluster demo: give Cluster demo a CAPTCluster of its own",
+            of_another_cluster,
+        ),
         ("not ready", "waiting for CAPTCluster demo", |world| {
             let ready = world::condition("Ready", "False", "VPCCreating", "Terraform is at work", 1);
             world.set(

@@ -465,13 +465,20 @@ fn network(seen: &Observed, cluster: &Cluster) -> Result<Network, Unknown> {
             )));
         }
     };
-    if ClusterOwner::of(&infrastructure.metadata).map(|owner| owner.uid) != cluster.metadata.uid.as_deref() {
-        return Err(Unknown {
-            why: format!(
-                "CAPTCluster {named} does not belong to Cluster {} yet",
-                name(&cluster.metadata)
-            ),
-            since: new.max(created(&infrastructure.metadata)),
+    let owner = ClusterOwner::of(&infrastructure.metadata);
+    if owner.map(|owner| owner.uid) != cluster.metadata.uid.as_deref() {
+        let cluster = name(&cluster.metadata);
+        return Err(match owner.filter(|owner| owner.name != cluster) {
+            Some(other) => Unknown::told_at_once(format!(
+                "CAPTCluster {named} belongs to Cluster {}, not to Cluster {cluster}: give Cluster {cluster} a CAPTCluster of its own \
+                 in spec.infrastructureRef",
+                other.name
+            )),
+            // Cluster API also replaces an owner of the same name, such as one before a restore.
+            None => Unknown {
+                why: format!("CAPTCluster {named} does not belong to Cluster {cluster} yet"),
+                since: new.max(created(&infrastructure.metadata)),
+            },
         });
     }
     if is_deleting(&infrastructure.metadata) {
