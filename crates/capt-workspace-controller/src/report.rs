@@ -81,11 +81,17 @@ fn words_of(cause: Cause) -> (Why, Deleting) {
         Cause::QuotaExceeded => (Why::QuotaExceeded, Deleting::QuotaExceeded),
         Cause::TerraformTimeout => (Why::TerraformTimeout, Deleting::TerraformTimeout),
         Cause::InvalidModule => (Why::InvalidModule, Deleting::InvalidModule),
+        Cause::SecretTaken => (Why::OwnershipConflict, Deleting::OwnershipConflict),
     }
 }
 
-fn message_of(trouble: &Trouble, workspace: &str) -> String {
+fn message_of(trouble: &Trouble, seen: &Workspace) -> String {
+    let workspace = seen.name_any();
     match trouble.cause {
+        Cause::SecretTaken => format!(
+            "Secret {}, to which Workspace {workspace} is to write its outputs, belongs to something else: remove it if nobody needs it, or name another in spec.writeConnectionSecretToRef",
+            connection_secret(seen)
+        ),
         Cause::CreateInterrupted => format!(
             "the Terraform provider was stopped during the first apply of Workspace {workspace} and does not know what became of it: resources may exist that are not in its state, and its state lock may be left behind. Look into the cloud, then annotate this apply with {}: {workspace}",
             annotation::RESUME_CREATE
@@ -96,6 +102,22 @@ fn message_of(trouble: &Trouble, workspace: &str) -> String {
         ),
         _ => trouble.message.clone(),
     }
+}
+
+/// Where the outputs go, as `namespace/name`; a namespaced Workspace writes into its own namespace.
+fn connection_secret(workspace: &Workspace) -> String {
+    let named = |key: &str| {
+        workspace
+            .spec
+            .pointer(&format!("/writeConnectionSecretToRef/{key}"))?
+            .as_str()
+    };
+    let namespace = named("namespace").or(workspace.metadata.namespace.as_deref());
+    format!(
+        "{}/{}",
+        namespace.unwrap_or_default(),
+        named("name").unwrap_or_default()
+    )
 }
 
 fn provider_paused(workspace: &str) -> String {
@@ -207,7 +229,7 @@ impl Words {
             }
             State::Applying => (Some(Why::Applying), format!("Terraform applies Workspace {name}")),
             State::Paused => (Some(Why::WorkspacePaused), provider_paused(name)),
-            State::Failed(trouble) => (Some(words_of(trouble.cause).0), message_of(&trouble, name)),
+            State::Failed(trouble) => (Some(words_of(trouble.cause).0), message_of(&trouble, workspace)),
         };
         let message = if seen.dropped {
             format!("{message}; the API server drops fields of the template that its Workspace CRD does not know")
@@ -239,10 +261,10 @@ impl Words {
                 ),
                 false,
             ),
-            State::Failed(trouble) => (
+            State::Failed(trouble) if trouble.cause != Cause::SecretTaken => (
                 format!(
                     "Workspace {name} is being deleted and cannot be destroyed; a new one is made when it has gone: {}",
-                    message_of(&trouble, name)
+                    message_of(&trouble, workspace)
                 ),
                 true,
             ),
@@ -261,10 +283,12 @@ impl Words {
     pub(crate) fn of_destroyed(seen: &Observed, workspace: &Workspace) -> Self {
         let name = &seen.identity.name;
         match State::of(workspace) {
+            // An older verdict: nothing is written to a Secret any more.
+            State::Failed(trouble) if trouble.cause == Cause::SecretTaken => Self::destroying(name, workspace),
             State::Failed(trouble) => {
                 let message = match trouble.cause {
                     Cause::Failed => format!("Workspace {name} cannot be destroyed: {}", trouble.message),
-                    _ => message_of(&trouble, name),
+                    _ => message_of(&trouble, workspace),
                 };
                 Self {
                     terraforms: true,
@@ -272,12 +296,16 @@ impl Words {
                 }
             }
             State::Paused => Self::deleting(Deleting::WorkspacePaused, provider_paused(name)),
-            State::Queued | State::Applying | State::Applied => Self::deleting(
-                Deleting::WaitingForWorkspace,
-                format!("Terraform destroys what Workspace {name} made"),
-            )
-            .passing_since(workspace.metadata.deletion_timestamp.as_ref()),
+            State::Queued | State::Applying | State::Applied => Self::destroying(name, workspace),
         }
+    }
+
+    fn destroying(name: &str, workspace: &Workspace) -> Self {
+        Self::deleting(
+            Deleting::WaitingForWorkspace,
+            format!("Terraform destroys what Workspace {name} made"),
+        )
+        .passing_since(workspace.metadata.deletion_timestamp.as_ref())
     }
 
     /// The same after the deadline of the deletion. What it waits for stays in the message.

@@ -54,7 +54,7 @@ pub const APPLY: Machine<Ready> = Machine {
         Way {
             from: LIVING,
             to: &[Ready::OwnershipConflict],
-            when: "the Workspace of this name was made for somebody else",
+            when: "the Workspace of this name was made for somebody else, or its connection secret was",
         },
         Way {
             from: LIVING,

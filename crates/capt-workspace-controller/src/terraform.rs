@@ -28,6 +28,8 @@ pub(crate) enum Cause {
     TerraformTimeout,
     /// The module cannot be loaded: no apply of it can succeed.
     InvalidModule,
+    /// The Secret that the outputs are to be written to belongs to something else.
+    SecretTaken,
 }
 
 /// A failure, explained.
@@ -75,6 +77,11 @@ const CREDENTIALS: [&str; 10] = [
     "AuthFailure",
     "SignatureDoesNotMatch",
     "ExpiredToken",
+];
+/// The provider's words for a connection secret that another Workspace, or no Workspace at all, has made.
+const SECRET_TAKEN: [&str; 2] = [
+    "existing secret is not controlled by UID",
+    "refusing to modify uncontrolled secret",
 ];
 const TIMED_OUT: [&str; 4] = [
     "timeout while waiting for",
@@ -142,6 +149,8 @@ fn cause(text: &str) -> Cause {
         Cause::StateLocked
     } else if has(&PROVIDER_CONFIG) {
         Cause::ProviderConfigMissing
+    } else if has(&SECRET_TAKEN) {
+        Cause::SecretTaken
     } else if is_invalid_module(text) {
         // Before what follows: Terraform quotes the module, in which any of those words may stand.
         Cause::InvalidModule
@@ -301,6 +310,8 @@ mod tests {
         let rows = [
             ("connect failed: failed to resolve provider config: cannot get provider config: ProviderConfig.tf.upbound.io \"missing\" not found".into(), Cause::ProviderConfigMissing),
             ("connect failed: cannot get credentials: cannot get credentials secret: Secret \"gone\" not found".into(), Cause::CredentialsMissing),
+            ("cannot create or update connection secret: existing secret is not controlled by UID \"0b9c\"".into(), Cause::SecretTaken),
+            ("cannot create or update connection secret: refusing to modify uncontrolled secret of type \"Opaque\"".into(), Cause::SecretTaken),
             ("connect failed: cannot get credentials: open /nowhere/creds: no such file or directory".into(), Cause::CredentialsMissing),
             (packed(init, "", "Error: error configuring S3 Backend: no valid credential sources for S3 Backend found.\n\nError: NoCredentialProviders: no valid providers in chain. Deprecated.\n"), Cause::CredentialsMissing),
             (packed(plan, "", "Error: configuring Terraform AWS Provider: validating provider credentials: operation error STS: GetCallerIdentity, https response error StatusCode: 403, api error InvalidClientTokenId: The security token included in the request is invalid.\n\n  with provider[\"registry.terraform.io/hashicorp/aws\"],\n  on crossplane-provider-config.tf line 5, in provider \"aws\":\n"), Cause::CredentialsMissing),

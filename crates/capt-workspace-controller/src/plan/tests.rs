@@ -1,6 +1,6 @@
 //! A row per transition of an apply, and a whole life of one.
 
-use super::world::{NAME, World, at, token, workspace_name};
+use super::world::{NAME, NAMESPACE, World, at, token, workspace_name};
 use super::*;
 use crate::report::MAX_OUTPUT;
 use capt_api::{WorkspaceKind, conditions};
@@ -1222,6 +1222,55 @@ fn known_ends_have_their_own_words() {
         let mut world = world.deleting();
         world.settle();
         assert_eq!(world.said("Deleting"), format!("True/{word}"));
+    }
+}
+
+#[test]
+fn a_connection_secret_that_belongs_to_something_else_is_named() {
+    let taken = [
+        r#"cannot create or update connection secret: existing secret is not controlled by UID "0b9c""#,
+        r#"cannot create or update connection secret: refusing to modify uncontrolled secret of type "Opaque""#,
+    ];
+    for (kind, reference) in [
+        (
+            WorkspaceKind::ClusterScoped,
+            json!({"name": "outputs", "namespace": NAMESPACE}),
+        ),
+        (WorkspaceKind::Namespaced, json!({"name": "outputs"})),
+    ] {
+        for text in taken {
+            let mut world = World::ready_as(kind);
+            world
+                .template
+                .as_mut()
+                .unwrap()
+                .template
+                .spec
+                .write_connection_secret_to_ref = serde_json::from_value(json!({"name": "outputs"})).unwrap();
+            world.settle();
+            let workspace = world.workspace.as_ref().unwrap();
+            assert_eq!(workspace.spec["writeConnectionSecretToRef"], reference);
+            world.provider_says("False", "True", text);
+            world.settle();
+            assert_eq!(world.said("Ready"), "False/OwnershipConflict");
+            let message = world.message("Ready");
+            assert!(
+                message.starts_with("Secret team/outputs, to which Workspace"),
+                "{message}"
+            );
+            assert!(
+                message.contains("spec.writeConnectionSecretToRef") && !message.contains("0b9c"),
+                "{message}"
+            );
+
+            let mut world = world.deleting();
+            world.settle();
+            assert_eq!(
+                world.said("Deleting"),
+                "True/WaitingForWorkspace",
+                "it is in nobody's way"
+            );
+        }
     }
 }
 
