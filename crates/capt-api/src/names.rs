@@ -195,6 +195,16 @@ pub mod output {
     pub const CLUSTER_ENDPOINT: &str = "cluster_endpoint";
     pub const KUBECONFIG: &str = "kubeconfig";
     pub const CLUSTER_CERTIFICATE_AUTHORITY_DATA: &str = "cluster_certificate_authority_data";
+
+    /// All of them.
+    pub const ALL: [&str; 6] = [
+        VPC_ID,
+        AZS,
+        AVAILABILITY_ZONES,
+        CLUSTER_ENDPOINT,
+        KUBECONFIG,
+        CLUSTER_CERTIFICATE_AUTHORITY_DATA,
+    ];
 }
 
 /// The form of the Secrets that Cluster API reads.

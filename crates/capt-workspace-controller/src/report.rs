@@ -8,7 +8,7 @@ use capt_api::conditions::{
     self, Reason, Status, bounded,
     workspace_apply::{ApplyReport, Deleting, Paused, Ready, Synced, Waiting},
 };
-use capt_api::names::annotation;
+use capt_api::names::{annotation, output};
 use capt_api::reasons::is_trouble;
 use capt_api::workspace::WorkspaceTemplateApplyStatus;
 use capt_runtime::controller::settles_at;
@@ -344,13 +344,21 @@ fn outputs(workspace: &Workspace) -> impl Iterator<Item = (&String, Option<Strin
         .as_ref()
         .and_then(|status| status.at_provider.as_ref())
         .map(|seen| &seen.outputs);
-    outputs.into_iter().flatten().enumerate().map(|(index, (name, value))| {
-        let text = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
-        (
-            name,
-            Some(text).filter(|text| text.len() <= MAX_OUTPUT && index < MAX_OUTPUTS),
-        )
-    })
+    // Without those that CAPT itself reads no cluster comes up.
+    let (read, others): (Vec<_>, Vec<_>) = outputs
+        .into_iter()
+        .flatten()
+        .partition(|(name, _)| output::ALL.contains(&name.as_str()));
+    read.into_iter()
+        .chain(others)
+        .enumerate()
+        .map(|(index, (name, value))| {
+            let text = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
+            (
+                name,
+                Some(text).filter(|text| text.len() <= MAX_OUTPUT && index < MAX_OUTPUTS),
+            )
+        })
 }
 
 fn left_out(workspace: &Workspace) -> Vec<&str> {

@@ -771,6 +771,34 @@ fn large_outputs_are_left_out_and_named() {
 }
 
 #[test]
+fn of_too_many_outputs_those_that_capt_reads_are_kept() {
+    let mut world = World::ready();
+    let mut outputs: Value = (0..70)
+        .map(|n| (format!("a{n:02}"), json!("x")))
+        .collect::<serde_json::Map<_, _>>()
+        .into();
+    for (name, value) in [
+        ("vpc_id", json!("vpc-1")),
+        ("azs", json!(["a"])),
+        ("cluster_endpoint", json!("https://e")),
+    ] {
+        outputs[name] = value;
+    }
+    world.provider_outputs(outputs);
+    world.settle();
+    let kept = &world.status().outputs;
+    assert_eq!(kept.len(), 64);
+    for name in ["vpc_id", "azs", "cluster_endpoint", "a60"] {
+        assert!(kept.contains_key(name), "{name}");
+    }
+    let message = world.message("Ready");
+    assert!(
+        message.ends_with("left out of status.outputs: a61, a62, a63, a64, a65, a66, a67, a68, a69"),
+        "{message}"
+    );
+}
+
+#[test]
 fn fields_that_the_server_drops_do_not_silence_the_reports() {
     let mut world = World::ready();
     let parameters = &mut world.template.as_mut().unwrap().template.spec.for_provider;
