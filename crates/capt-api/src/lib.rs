@@ -25,6 +25,7 @@ pub mod names;
 pub mod ownership;
 pub mod reasons;
 pub mod schema;
+pub mod vpc_id;
 pub mod workspace;
 
 pub use cluster::{CaptCluster, CaptClusterTemplate};

@@ -5,7 +5,7 @@ use capt_api::conditions::{self, Reason, workspace_apply};
 use capt_api::names::{output, vpc_connection_secret};
 use capt_api::reasons::is_trouble;
 use capt_api::workspace::WorkspaceTemplateApplyStatus;
-use capt_api::{WorkspaceTemplateApply, conditions::bounded};
+use capt_api::{WorkspaceTemplateApply, conditions::bounded, vpc_id};
 use capt_runtime::error::{Class, Classified, Failure};
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
@@ -13,7 +13,7 @@ use kube::ResourceExt;
 
 use crate::hold::HOLD;
 use crate::network::{Network, network};
-use crate::observe::{Apply, FromSecret, Observed, Owner, vpc_id};
+use crate::observe::{Apply, FromSecret, Observed, Owner};
 use crate::wish::wish;
 
 /// The apply has not taken up its current spec yet; every word it says is about an earlier one.
@@ -307,29 +307,46 @@ fn judge_apply(seen: &Observed, apply: &WorkspaceTemplateApply, name: &str) -> J
 }
 
 fn judge_ready(seen: &Observed, apply: &WorkspaceTemplateApply, name: &str) -> Judgement {
-    let told = apply
-        .status
-        .as_ref()
-        .and_then(|status| vpc_id(status.outputs.get(output::VPC_ID)));
-    let id = told.or_else(|| match &seen.secret {
-        FromSecret::Read(id) => id.clone(),
-        FromSecret::NotRead => seen.before().vpc_id,
-    });
-    match id {
-        Some(id) => {
-            let message = format!("Terraform has made the VPC {id}");
-            Judgement::new(Standing::InPlace(id), VpcReady::VpcCreated, message)
+    let in_place = |id: &str| {
+        let message = format!("Terraform has made the VPC {id}");
+        Judgement::new(Standing::InPlace(id.to_owned()), VpcReady::VpcCreated, message)
+    };
+    let unknown =
+        |message: String| Judgement::new(Standing::Working(Clock::Secret), VpcReady::WaitingForVpcId, message);
+    let output = apply.status.as_ref().and_then(|told| told.outputs.get(output::VPC_ID));
+    match output.map(|text| vpc_id::parse(text)) {
+        Some(Ok(Some(id))) => return in_place(id),
+        Some(Err(unfit)) => {
+            return Judgement::new(
+                Standing::Refused,
+                VpcReady::InvalidTemplate,
+                format!(
+                    "the output {} of WorkspaceTemplateApply {name} is {unfit}, and must be the VPC's ID as plain text; \
+                     correct the template",
+                    output::VPC_ID
+                ),
+            );
         }
-        None => Judgement::new(
-            Standing::Working(Clock::Secret),
-            VpcReady::WaitingForVpcId,
-            format!(
-                "WorkspaceTemplateApply {name} is ready, but neither its outputs nor the Secret {} tell the VPC's ID; \
-                 the template needs an output {}",
-                vpc_connection_secret(&seen.capt_cluster.name_any()),
-                output::VPC_ID
-            ),
-        ),
+        Some(Ok(None)) | None => {}
+    }
+    let secret = vpc_connection_secret(&seen.capt_cluster.name_any());
+    let before = seen.before().vpc_id;
+    let text = match &seen.secret {
+        FromSecret::Read(text) => text.as_deref(),
+        FromSecret::NotRead => before.as_deref(),
+    };
+    match text.map(vpc_id::parse) {
+        Some(Ok(Some(id))) => in_place(id),
+        Some(Err(unfit)) => unknown(format!(
+            "the key {} of Secret {secret} is {unfit}, and must be the VPC's ID as plain text; correct the output of the \
+             template of WorkspaceTemplateApply {name}",
+            output::VPC_ID
+        )),
+        Some(Ok(None)) | None => unknown(format!(
+            "WorkspaceTemplateApply {name} is ready, but neither its outputs nor the Secret {secret} tell the VPC's ID; \
+             the template needs an output {}",
+            output::VPC_ID
+        )),
     }
 }
 

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use capt_api::cluster::CaptClusterStatus;
 use capt_api::external::cluster::ClusterOwner;
 use capt_api::names::{annotation, finalizer, label, output, vpc_apply_name, vpc_connection_secret};
-use capt_api::{CaptCluster, CaptControlPlane, Cluster, WorkspaceTemplateApply};
+use capt_api::{CaptCluster, CaptControlPlane, Cluster, WorkspaceTemplateApply, vpc_id};
 use capt_runtime::apply::{Objects, is_ours};
 use capt_runtime::cache::{Cache, Found, Index};
 use capt_runtime::error::{Failure, ObjectRef, Race};
@@ -81,6 +81,7 @@ pub(crate) enum Apply {
 pub(crate) enum FromSecret {
     /// It was not asked, because the ID is known.
     NotRead,
+    /// As it stands there.
     Read(Option<String>),
 }
 
@@ -391,7 +392,8 @@ fn asks_the_secret(seen: &Observed) -> bool {
     let Some(told) = apply.status.as_ref().filter(|_| apply.is_ready()) else {
         return false;
     };
-    if seen.capt_cluster.spec.vpc_template_ref.is_none() || vpc_id(told.outputs.get(output::VPC_ID)).is_some() {
+    let by_output = told.outputs.get(output::VPC_ID).map(|text| vpc_id::parse(text));
+    if seen.capt_cluster.spec.vpc_template_ref.is_none() || !matches!(by_output, None | Some(Ok(None))) {
         return false;
     }
     let before = seen.before();
@@ -402,15 +404,6 @@ fn asks_the_secret(seen: &Observed) -> bool {
         || before.waiting_since.is_some_and(|since| since.secret.is_some())
         || told.last_applied_revision.is_none()
         || told.last_applied_revision != read_from
-}
-
-/// Longer texts do not fit into the status, and are no ID.
-const MAX_VPC_ID: usize = 253;
-
-/// A VPC's ID as Terraform tells it; `null` stands for an output without a value.
-pub(crate) fn vpc_id(text: Option<&String>) -> Option<String> {
-    let id = text?.trim();
-    (!id.is_empty() && id != "null" && id.len() <= MAX_VPC_ID).then(|| id.to_owned())
 }
 
 /// The real sources: caches, and the API server.
@@ -468,6 +461,6 @@ impl Sources for Reads {
     async fn vpc_id_in_secret(&self, secret: &Key) -> Result<Option<String>, Failure> {
         let secret = self.secrets.live(secret.namespace(), secret.name()).await?;
         let value = secret.and_then(|secret| secret.data?.remove(output::VPC_ID));
-        Ok(vpc_id(value.and_then(|value| String::from_utf8(value.0).ok()).as_ref()))
+        Ok(value.and_then(|value| String::from_utf8(value.0).ok()))
     }
 }

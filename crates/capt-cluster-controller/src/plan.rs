@@ -1,11 +1,11 @@
 //! What to do next for a CAPTCluster, and what to say about it. No client, no clock, no randomness.
 
-use capt_api::WorkspaceTemplateApply;
 use capt_api::cluster::{CaptClusterStatus, CaptClusterWaits};
 use capt_api::conditions::cluster::{Deleting, Paused, VpcReady};
 use capt_api::conditions::{self, Reason, State, bounded, whole_seconds, workspace_apply};
 use capt_api::names::{INFRASTRUCTURE_GROUP, output};
 use capt_api::reasons::is_trouble;
+use capt_api::{WorkspaceTemplateApply, vpc_id};
 use capt_runtime::controller::{SETTLE, Wake, settles_at};
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
@@ -14,7 +14,7 @@ use kube::ResourceExt;
 use crate::hold::HOLD;
 use crate::judge::{Clock, Judgement, Passing, is_new_attempt, judge};
 use crate::network::{Network, network};
-use crate::observe::{Apply, Observed, Owner, vpc_id};
+use crate::observe::{Apply, Observed, Owner};
 use crate::report;
 use crate::wish::{Wish, wish};
 
@@ -369,11 +369,11 @@ fn keeps_the_vpc(seen: &Observed, apply: &WorkspaceTemplateApply) -> bool {
     let made = apply
         .status
         .as_ref()
-        .and_then(|status| vpc_id(status.outputs.get(output::VPC_ID)));
+        .and_then(|status| vpc_id::parse(status.outputs.get(output::VPC_ID)?).ok().flatten());
     let used = spec
         .existing_vpc_id
         .as_ref()
-        .is_some_and(|used| made.as_ref().is_none_or(|made| made == used));
+        .is_some_and(|used| made.is_none_or(|made| made == used));
     used || spec.retain_vpc_on_delete == Some(true)
 }
 

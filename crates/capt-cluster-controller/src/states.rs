@@ -145,7 +145,7 @@ pub const VPC: Machine<Vpc> = Machine {
         Way {
             from: LIVING,
             to: &[Vpc::InvalidTemplate, Vpc::UnsafeVariable, Vpc::UnresolvedVariable],
-            when: "the template cannot be rendered with these variables",
+            when: "the template cannot be rendered with these variables, or its output vpc_id is no ID",
         },
         Way {
             from: LIVING,

@@ -6,7 +6,7 @@ use capt_api::common::ObjectReference;
 use capt_api::conditions::control_plane::Ready;
 use capt_api::names::{self, annotation, finalizer, label, output, variable};
 use capt_api::workspace::WorkspaceTemplateApplySpec;
-use capt_api::{CaptControlPlane, WorkspaceTemplateApply};
+use capt_api::{CaptControlPlane, WorkspaceTemplateApply, vpc_id};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
 pub(crate) type Variables = BTreeMap<String, String>;
@@ -187,7 +187,10 @@ pub(crate) fn network(id: &str, outputs: &Variables) -> Variables {
         .filter(|(name, _)| name.as_str() != output::VPC_ID && is_variable_name(name))
         .map(|(name, value)| (format!("{}{name}", variable::VPC_OUTPUT_PREFIX), value.clone()))
         .collect();
-    let id = outputs.get(output::VPC_ID).map_or(id, String::as_str);
+    let told = outputs
+        .get(output::VPC_ID)
+        .and_then(|text| vpc_id::parse(text).ok().flatten());
+    let id = told.unwrap_or(id);
     variables.insert(variable::VPC_ID.into(), id.into());
     variables
 }

@@ -241,6 +241,12 @@ fn rows() -> Vec<(&'static str, Scene, i64, &'static str)> {
             "- | T/VPCCreated | T/VPCCreated | F/VPCCreated | F/NoFailure"),
         ("ready, the ID is in the secret", Scene::new().apply(ready(no_outputs())).with(|seen| seen.secret = FromSecret::Read(Some("vpc-2".into()))), 0,
             "- | T/VPCCreated | T/VPCCreated | F/VPCCreated | F/NoFailure"),
+        ("ready, the ID is a list", Scene::new().apply(ready(json!({"vpc_id": "[\"vpc-1\"]"}))), 0,
+            "- | F/InvalidTemplate | F/InvalidTemplate | F/VPCCreationFailed | T/InvalidTemplate | failure InvalidTemplate"),
+        ("ready before, the ID is a list now", Scene::new().ready_before().apply(ready(json!({"vpc_id": "[\"vpc-1\"]"}))), 0,
+            "- | T/VPCCreated | F/InvalidTemplate | F/VPCCreationFailed | T/InvalidTemplate"),
+        ("ready, the ID in the secret is an object", Scene::new().apply(ready(no_outputs())).with(|seen| seen.secret = FromSecret::Read(Some("{}".into()))), 0,
+            "- | F/WaitingForVPCID | F/WaitingForVPCID | T/WaitingForVPCID | F/NoFailure | wake 5"),
         ("ready, no ID: looked for again soon", Scene::new().apply(ready(no_outputs())).with(|seen| seen.secret = FromSecret::Read(None)), 0,
             "- | F/WaitingForVPCID | F/WaitingForVPCID | T/WaitingForVPCID | F/NoFailure | wake 5"),
         ("ready, no ID: looked for again later", Scene::new().waiting("secret", 0, "Available").apply(ready(no_outputs())).with(|seen| seen.secret = FromSecret::Read(None)), 100,
@@ -570,7 +576,19 @@ fn what_is_known_of_the_network_outlasts_a_change() {
 
 #[test]
 fn messages_name_what_is_waited_for_and_what_to_do() {
-    let rows: [(Scene, &str, &[&str]); 6] = [
+    let rows: [(Scene, &str, &[&str]); 8] = [
+        (
+            Scene::new().apply(says("True", "Available", "", json!({"vpc_id": "[\"vpc-1\"]"}))),
+            "VPCFailed",
+            &["the output vpc_id of WorkspaceTemplateApply net-vpc is a list"],
+        ),
+        (
+            Scene::new()
+                .apply(says("True", "Available", "", json!({})))
+                .with(|seen| seen.secret = FromSecret::Read(Some("{}".into()))),
+            "VPCReady",
+            &["the key vpc_id of Secret net-vpc-connection is an object"],
+        ),
         (
             Scene::new()
                 .deleting()

@@ -399,7 +399,7 @@ fn of_another_cluster(world: &mut World) {
 
 #[test]
 fn the_network_gates_the_creation() {
-    let rows: [(&str, &str, Edit); 12] = [
+    let rows: [(&str, &str, Edit); 13] = [
         ("none named", "names no CAPTCluster", |world| {
             world.set(CLUSTER, "/spec/infrastructureRef/kind", json!("AWSCluster"))
         }),
@@ -449,6 +449,11 @@ fn the_network_gates_the_creation() {
             |world| {
                 world.set(VPC_APPLY, "/metadata/ownerReferences/0/uid", json!("earlier"));
             },
+        ),
+        (
+            "an ID that is none",
+            "the output vpc_id of WorkspaceTemplateApply demo-vpc is a list",
+            |world| world.set(VPC_APPLY, "/status/outputs/vpc_id", json!("[\"vpc-0\"]")),
         ),
         (
             "an apply that is being changed",

@@ -4,10 +4,10 @@
 use capt_api::conditions::control_plane::Ready;
 use capt_api::conditions::{self, Reason, endpoint, secrets, workspace_apply};
 use capt_api::external::cluster::ClusterOwner;
-use capt_api::names::{self, CONTROL_PLANE_GROUP, annotation, finalizer, label, variable};
+use capt_api::names::{self, CONTROL_PLANE_GROUP, annotation, finalizer, label, output, variable};
 use capt_api::reasons;
 use capt_api::workspace::WorkspaceTemplateApplySpec;
-use capt_api::{CaptControlPlane, Cluster, WorkspaceTemplateApply};
+use capt_api::{CaptControlPlane, Cluster, WorkspaceTemplateApply, vpc_id};
 use capt_runtime::apply::is_ours;
 use capt_runtime::cache::Found;
 use capt_runtime::scope::is_externally_managed;
@@ -516,9 +516,17 @@ fn network(seen: &Observed, cluster: &Cluster) -> Result<Network, Unknown> {
                 infrastructure.metadata.uid.as_deref().unwrap_or_default(),
             ) && apply.is_ready() =>
         {
-            let outputs = apply.status.as_ref().map(|status| &status.outputs);
-            let variables = eks_apply::network(&id, outputs.unwrap_or(&Variables::new()));
-            Ok(Network::Made(variables))
+            let outputs = apply.status.as_ref().map(|status| status.outputs.clone());
+            let outputs = outputs.unwrap_or_default();
+            // Nor are its subnets to be trusted then: they may be another network's than the ID of before.
+            if let Some(Err(unfit)) = outputs.get(output::VPC_ID).map(|text| vpc_id::parse(text)) {
+                return Err(Unknown::told_at_once(format!(
+                    "the output {} of WorkspaceTemplateApply {} is {unfit}, and no ID of a VPC",
+                    output::VPC_ID,
+                    names::vpc_apply_name(named)
+                )));
+            }
+            Ok(Network::Made(eks_apply::network(&id, &outputs)))
         }
         // Two watches: the CAPTCluster's may be ahead of the apply's.
         _ => Err(Unknown {
