@@ -452,7 +452,8 @@ pub mod endpoint {
     report! {
         /// What capt-endpoint reports.
         EndpointReport {
-            /// The control plane's address is known and published. Stays true while a published address stands.
+            /// The control plane's address is known and published. Stays true while a published address stands, and for the
+            /// first moments of a deletion.
             endpoint_ready: EndpointReady = "EndpointReady" {
                 EndpointPublished = "EndpointPublished",
                 UserSupplied = "UserSupplied",
@@ -461,6 +462,7 @@ pub mod endpoint {
                 EndpointMissing = "EndpointMissing",
                 EndpointInvalid = "EndpointInvalid",
                 EndpointUpdateFailed = "EndpointUpdateFailed",
+                Deleting = "Deleting",
             }
         }
     }
@@ -471,7 +473,7 @@ pub mod secrets {
     report! {
         /// What capt-secrets reports.
         SecretsReport {
-            /// Valid copies of kubeconfig and CA exist. Stays true while they do.
+            /// Valid copies of kubeconfig and CA exist. Stays true while they do, and for the first moments of a deletion.
             secrets_ready: SecretsReady = "SecretsReady" {
                 WaitingForSecret = "WaitingForSecret",
                 ValidatingSecret = "ValidatingSecret",

@@ -108,7 +108,7 @@ pub(crate) fn plan(seen: &Observed, now: Timestamp) -> Plan {
         return Plan::NOTHING;
     }
     if seen.is_being_deleted() {
-        return deletion(seen);
+        return deletion(seen, now);
     }
     let published = Published::of(&seen.control_plane);
     let waiting = |message: &str| match &published {
@@ -409,10 +409,10 @@ fn published_message(
     }
 }
 
-/// What is being deleted keeps its last word: capt-controlplane-controller says what the deletion waits for.
-fn deletion(seen: &Observed) -> Plan {
+/// What is being deleted keeps its last word for a while: capt-controlplane-controller says what the deletion waits for.
+fn deletion(seen: &Observed, now: Timestamp) -> Plan {
     if !seen.has_finalizer() {
-        return Plan::NOTHING;
+        return withdrawn(seen, now);
     }
     let let_go = |clear: bool| Plan::doing(Step::LetGo { clear });
     let parent = match &seen.owner {
@@ -440,6 +440,17 @@ fn deletion(seen: &Observed) -> Plan {
         _ => false,
     };
     let_go(is_ours)
+}
+
+/// This controller's part is done. While the rest of the deletion lasts, nobody is to think that there is an endpoint.
+fn withdrawn(seen: &Observed, now: Timestamp) -> Plan {
+    if condition(&seen.control_plane).is_none_or(|said| said.status != Status::True.as_str()) {
+        return Plan::NOTHING;
+    }
+    let begun = seen.control_plane.metadata.deletion_timestamp.as_ref();
+    let why = "the control plane is being deleted, and its endpoint is no longer published";
+    let report = Report::no(EndpointReady::Deleting, why);
+    Plan::NOTHING.saying(report, When::Undone(begun.map(|time| time.0)), seen, now)
 }
 
 fn missing_message(apply: &str, missing: &Missing) -> String {

@@ -53,9 +53,14 @@ pub const SETTLE: jiff::SignedDuration = jiff::SignedDuration::from_secs(5);
 /// When a stage that began at `since` has lasted long enough to be told; `None` when it has, and also when nobody knows
 /// since when it lasts, or the clocks differ by more than that: silence must end.
 pub fn settles_at(since: Option<Timestamp>, now: Timestamp) -> Option<Timestamp> {
+    lasts_at(since, SETTLE, now)
+}
+
+/// The same for what has to last another time than [`SETTLE`].
+pub(crate) fn lasts_at(since: Option<Timestamp>, time: jiff::SignedDuration, now: Timestamp) -> Option<Timestamp> {
     since
-        .filter(|since| (-SETTLE..SETTLE).contains(&now.duration_since(*since)))
-        .and_then(|since| since.checked_add(SETTLE).ok())
+        .filter(|since| (-time..time).contains(&now.duration_since(*since)))
+        .and_then(|since| since.checked_add(time).ok())
 }
 
 /// How much a controller may do at once, and for how long.

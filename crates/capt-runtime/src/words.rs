@@ -6,12 +6,12 @@
 use capt_api::CaptControlPlane;
 use capt_api::conditions::{Reason, State};
 use capt_api::controlplane::CaptControlPlaneStatus;
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use kube::Resource;
 
 use crate::apply::{Objects, Planned};
-use crate::controller::{Wake, settles_at};
+use crate::controller::{Wake, lasts_at, settles_at};
 use crate::error::Failure;
 use crate::events::Events;
 use crate::transition::announce;
@@ -25,7 +25,13 @@ pub enum When {
     InTurn,
     /// What usually passes within moments, and began at this time: in turn, and only when it lasts.
     Lasting(Option<Timestamp>),
+    /// What a deletion that began at this time has undone: only when that deletion lasts.
+    Undone(Option<Timestamp>),
 }
+
+/// Condition Deleting tells what a deletion waits for. That something of the object is gone already is worth one more write
+/// only when there is time to read it.
+const LINGERING: SignedDuration = SignedDuration::from_secs(30);
 
 impl When {
     /// When to look again if it is not the time to speak; `None` if it is.
@@ -34,6 +40,7 @@ impl When {
             Self::AtOnce => return None,
             Self::InTurn => None,
             Self::Lasting(since) => settles_at(since, now),
+            Self::Undone(since) => lasts_at(since, LINGERING, now),
         };
         match settles_at {
             Some(at) => Some(Wake::At(at)),
@@ -102,6 +109,9 @@ mod tests {
             (old, true, None),
             (old, false, Some(Wake::OnEvent)),
             (When::Lasting(None), true, None),
+            (When::Undone(Some(at(71))), true, Some(Wake::At(at(101)))),
+            (When::Undone(Some(at(70))), true, None),
+            (When::Undone(None), true, None),
         ] {
             assert_eq!(when.silence(is_our_turn, at(100)), silence, "{when:?}, {is_our_turn}");
         }

@@ -65,7 +65,8 @@ pub(crate) struct Plan {
 pub(crate) fn plan(seen: &Observed, now: Timestamp) -> Plan {
     let control_plane = seen.control_plane.as_ref();
     match &seen.situation {
-        Situation::LeftAlone | Situation::Deleting { finalizer: false, .. } => Plan::NOTHING,
+        Situation::LeftAlone => Plan::NOTHING,
+        Situation::Deleting { finalizer: false, .. } => removed(control_plane, now),
         // A control plane that has lost its owner keeps its last word: its copies are as good as before.
         Situation::WithoutCluster if said(control_plane).is_some() => Plan::NOTHING,
         Situation::WithoutCluster => {
@@ -88,7 +89,20 @@ pub(crate) fn plan(seen: &Observed, now: Timestamp) -> Plan {
     }
 }
 
-/// What is being deleted keeps its last word: capt-controlplane-controller says that the deletion waits for the copies.
+/// This controller's part is done. While the rest of the deletion lasts, nobody is to look for the copies.
+fn removed(control_plane: &CaptControlPlane, now: Timestamp) -> Plan {
+    let is_outdated =
+        |said: &Condition| said.status == Status::True.as_str() || said.reason == SecretsReady::Deleting.as_str();
+    if !said(control_plane).is_some_and(is_outdated) {
+        return Plan::NOTHING;
+    }
+    let begun = control_plane.metadata.deletion_timestamp.as_ref();
+    let why = "the control plane is being deleted, and the copies of its kubeconfig and CA are removed";
+    let state = State::no(SecretsReady::Deleting, why);
+    Plan::NOTHING.saying(state, When::Undone(begun.map(|time| time.0)), control_plane, now)
+}
+
+/// What is being deleted keeps its last word for a while: capt-controlplane-controller says that the deletion waits for the copies.
 /// Only which of them is held, and that somebody else holds it, is known here alone.
 fn removal(control_plane: &CaptControlPlane, leftovers: &[Leftover], now: Timestamp) -> Plan {
     let held: Vec<&Leftover> = leftovers.iter().filter(|left| left.leaving.is_some()).collect();

@@ -23,7 +23,7 @@ const LIVING: &[SecretsReady] = &[
 ];
 
 /// A control plane's kubeconfig and CA, by the reason of SecretsReady. What is being deleted keeps its last word, unless
-/// that hangs.
+/// that hangs, or takes its time.
 pub const SECRETS_READY: Machine<SecretsReady> = Machine {
     title: "CAPTControlPlane: reason of condition SecretsReady",
     // Work never waits for words, and Cluster API's move takes no status along.
@@ -72,7 +72,7 @@ pub const SECRETS_READY: Machine<SecretsReady> = Machine {
         Way {
             from: LIVING,
             to: &[SecretsReady::Deleting],
-            when: "the control plane is being deleted, and somebody else's finalizer holds a copy",
+            when: "the control plane is being deleted, and somebody else's finalizer holds a copy; or it is so for half a minute, and the copies are removed",
         },
     ],
     goals: &[SecretsReady::Deleting],

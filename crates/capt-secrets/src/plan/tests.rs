@@ -750,6 +750,43 @@ fn removal_is_silent_unless_somebody_holds_a_copy() {
 }
 
 #[test]
+fn copies_that_are_removed_are_told_when_the_deletion_lasts() {
+    let gone = |said: Option<State<SecretsReady>>, seconds: i64| {
+        let mut seen = observed(Situation::Deleting {
+            finalizer: false,
+            leftovers: Vec::new(),
+        });
+        let control_plane = Arc::make_mut(&mut seen.control_plane);
+        let begun = k8s_openapi::apimachinery::pkg::apis::meta::v1::Time(ago(seconds));
+        control_plane.metadata.deletion_timestamp = Some(begun);
+        if let Some(said) = said {
+            carry_over(control_plane, &said, ago(seconds));
+        }
+        seen
+    };
+    let ready = plan_of(settled()).says;
+    let young = plan(&gone(ready.clone(), 29), at(NOW));
+    assert_eq!((young.says, young.wake), (None, Wake::At(ago(-1))));
+    let old = plan(&gone(ready, 30), at(NOW));
+    let message = "the control plane is being deleted, and the copies of its kubeconfig and CA are removed";
+    assert_eq!(
+        (&old.step, words(&old)),
+        (&Step::Nothing, ("False", "Deleting", message))
+    );
+
+    // Somebody held one of them before.
+    let held = plan(&gone(Some(State::no(SecretsReady::Deleting, "waiting")), 30), at(NOW));
+    assert_eq!(words(&held), ("False", "Deleting", message));
+    for never in [None, Some(State::no(SecretsReady::WaitingForSecret, "waiting"))] {
+        assert_eq!(
+            plan(&gone(never, 30), at(NOW)),
+            Plan::NOTHING,
+            "there was nothing to remove"
+        );
+    }
+}
+
+#[test]
 fn a_refusal_keeps_what_is_known_about_the_copies() {
     let object = ObjectRef::new("Secret", Some("ns"), "demo-ca");
     let conflict = Failure::OwnershipConflict {

@@ -75,6 +75,13 @@ fn disturbed(control_plane: &CaptControlPlane) -> Vec<CaptControlPlane> {
     vec![refused_one, with_endpoint(None), with_endpoint(Some(endpoint("user")))]
 }
 
+/// What becomes of a control plane whose deletion lasts, and of which nothing leads back.
+fn withdrawn_from(control_plane: &CaptControlPlane) -> CaptControlPlane {
+    let scene = Scene::new().with(|seen| seen.control_plane = control_plane.clone().into());
+    let scene = scene.patched(json!({"metadata": {"deletionTimestamp": ago(30), "finalizers": ["example.com/other"]}}));
+    (*after(&scene, &scene.plan()).0.control_plane).clone()
+}
+
 /// Every control plane that there can be, and every way between what is said of them.
 fn walk() -> &'static (Vec<CaptControlPlane>, BTreeSet<Way>) {
     static WALKED: OnceLock<(Vec<CaptControlPlane>, BTreeSet<Way>)> = OnceLock::new();
@@ -108,6 +115,9 @@ fn walk_everywhere() -> (Vec<CaptControlPlane>, BTreeSet<Way>) {
             });
             next.push((*after(&scene, &scene.plan()).0.control_plane).clone());
         }
+        if let Some(to) = place(&withdrawn_from(&control_plane)).filter(|to| Some(*to) != place(&control_plane)) {
+            ways.insert((place(&control_plane).map(label), label(to)));
+        }
         for next in next {
             let (from, to) = (place(&control_plane), place(&next));
             if let Some(to) = to.filter(|_| from != to) {
@@ -137,6 +147,12 @@ fn the_table_says_all_that_plan_does_and_no_more() {
     let too_many: Vec<_> = table.difference(found).collect();
     assert!(too_many.is_empty(), "the table says what plan never does: {too_many:?}");
     assert_eq!(ENDPOINT_READY.faults(), [""; 0]);
+    for place in places().filter(|place| *place != EndpointReady::Deleting) {
+        let reached = ENDPOINT_READY.reached_from(&[place]);
+        for good in [EndpointReady::EndpointPublished, EndpointReady::UserSupplied] {
+            assert!(reached.contains(&good), "{place:?} never leads to {good:?}");
+        }
+    }
 }
 
 /// Whatever became of a control plane: once all is well it is published, in one pass, and when it goes it is let go.

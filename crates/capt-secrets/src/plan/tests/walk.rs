@@ -90,17 +90,14 @@ fn departures() -> Vec<Situation> {
         name: "demo-ca".into(),
         leaving: leaving.map(ago),
     };
-    [
-        vec![],
-        vec![leftover(None)],
-        vec![leftover(Some(4))],
-        vec![leftover(Some(60))],
+    let deleting = |finalizer: bool, leftovers: Vec<Leftover>| Situation::Deleting { finalizer, leftovers };
+    vec![
+        deleting(true, vec![]),
+        deleting(true, vec![leftover(None)]),
+        deleting(true, vec![leftover(Some(4))]),
+        deleting(true, vec![leftover(Some(60))]),
+        deleting(false, vec![]),
     ]
-    .map(|leftovers| Situation::Deleting {
-        finalizer: true,
-        leftovers,
-    })
-    .into()
 }
 
 fn refusals(deleting: bool, good: bool) -> Vec<State<SecretsReady>> {
