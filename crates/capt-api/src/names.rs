@@ -82,6 +82,15 @@ pub mod finalizer {
     pub const WORKSPACE_HOLD: &str = "infrastructure.cluster.x-k8s.io/workspace-hold";
     /// What the Go version put on its objects; taken over as our own.
     pub const GO_VERSION: &str = "infrastructure.cluster.x-k8s.io/finalizer";
+    /// The Terraform provider's own, on a Workspace, until Terraform has nothing left to destroy.
+    pub const PROVIDER: &str = "finalizer.managedresource.crossplane.io";
+    /// All that CAPT puts on a WorkspaceTemplateApply.
+    pub const OF_AN_APPLY: [&str; 4] = [
+        WORKSPACE_TEMPLATE_APPLY,
+        GO_VERSION,
+        CAPT_CLUSTER_HOLD,
+        CAPT_CONTROL_PLANE_HOLD,
+    ];
 }
 
 /// Labels: what can be selected by.

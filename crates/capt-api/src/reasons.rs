@@ -119,6 +119,7 @@ pub const ALL: &[Meaning] = &[
     trouble("EndpointMissing", "Add the output cluster_endpoint to the template, or write it to the connection secret."),
     trouble("EndpointUpdateFailed", "The API server refuses the endpoint; the message says why."),
     trouble("Failed", "Correct what the message says about the connection secret; it is read again when it changes."),
+    trouble("ForeignFinalizer", "Let those who set the finalizers that the message names remove them; nothing else is waited for."),
     trouble("InvalidModule", "Correct the Terraform module where the message says; it is tried again when the template changes."),
     trouble("InvalidSpec", "Correct the field that the message names."),
     trouble("InvalidTemplate", "Correct the WorkspaceTemplate where the message says."),

@@ -3,10 +3,11 @@
 use capt_api::cluster::{CaptClusterStatus, CaptClusterWaits};
 use capt_api::conditions::cluster::{Deleting, Paused, VpcReady};
 use capt_api::conditions::{self, Reason, State, bounded, whole_seconds, workspace_apply};
-use capt_api::names::{INFRASTRUCTURE_GROUP, output};
+use capt_api::names::{INFRASTRUCTURE_GROUP, finalizer, output};
 use capt_api::reasons::is_trouble;
 use capt_api::{WorkspaceTemplateApply, vpc_id};
 use capt_runtime::controller::{SETTLE, Wake, settles_at};
+use capt_runtime::scope::left_to_others;
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::ResourceExt;
@@ -338,6 +339,18 @@ fn destroying_stage(seen: &Observed) -> Stage {
             } else {
                 correction(seen, apply).map_or(Step::Nothing, |wish| Step::ChangeApply(Box::new(wish)))
             };
+            // Before what it said while it still had something to do.
+            if let Some(finalizers) = left_to_others(&apply.metadata, &finalizer::OF_AN_APPLY) {
+                let message = format!(
+                    "nothing is left to be done for WorkspaceTemplateApply {name}, which stays because of the finalizers of \
+                     others: {finalizers}; whoever set them has to remove them"
+                );
+                return Stage {
+                    step: Step::Nothing,
+                    waiting_for: State::yes(Deleting::ForeignFinalizer, bounded(&message)),
+                    passing: Passing::since(going),
+                };
+            }
             match trouble_of(apply) {
                 Some((reason, message)) => {
                     let message = bounded(&format!("WorkspaceTemplateApply {name}: {message}"));

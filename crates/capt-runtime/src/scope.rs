@@ -52,6 +52,22 @@ pub fn is_being_moved(metadata: &ObjectMeta) -> bool {
     has_annotation(metadata, annotation::DELETE_FOR_MOVE)
 }
 
+/// The finalizers of others on this object, for a message; `None` without any. Those of the garbage collector go by themselves.
+pub fn foreign_finalizers(metadata: &ObjectMeta, ours: &[&str]) -> Option<String> {
+    const GARBAGE_COLLECTOR: [&str; 2] = ["foregroundDeletion", "orphan"];
+    let known = |name: &str| ours.contains(&name) || GARBAGE_COLLECTOR.contains(&name);
+    let foreign = metadata.finalizers.iter().flatten().map(String::as_str);
+    let foreign: Vec<&str> = foreign.filter(|name| !known(name)).collect();
+    (!foreign.is_empty()).then(|| foreign.join(", "))
+}
+
+/// The same for an object that is being deleted and that nothing of ours keeps any more.
+pub fn left_to_others(metadata: &ObjectMeta, ours: &[&str]) -> Option<String> {
+    let is_ours = |name: &String| ours.contains(&name.as_str());
+    let is_kept = metadata.deletion_timestamp.is_none() || metadata.finalizers.iter().flatten().any(is_ours);
+    foreign_finalizers(metadata, ours).filter(|_| !is_kept)
+}
+
 fn has_annotation(metadata: &ObjectMeta, name: &str) -> bool {
     metadata
         .annotations
@@ -62,6 +78,7 @@ fn has_annotation(metadata: &ObjectMeta, name: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
     #[test]
     fn empty_means_unlimited() {
@@ -93,5 +110,47 @@ mod tests {
         }
         assert!(!has_paused_annotation(&annotated("other", "")));
         assert!(!has_paused_annotation(&ObjectMeta::default()));
+    }
+
+    #[test]
+    fn the_finalizers_of_others_are_named_and_count_when_ours_are_gone() {
+        let meta = |finalizers: &[&str], deleting: bool| -> ObjectMeta {
+            let mut meta = ObjectMeta {
+                finalizers: Some(finalizers.iter().map(ToString::to_string).collect()),
+                ..ObjectMeta::default()
+            };
+            if deleting {
+                meta.deletion_timestamp = Some(Time(jiff::Timestamp::UNIX_EPOCH));
+            }
+            meta
+        };
+        let some = |text: &str| Some(text.to_owned());
+        for (finalizers, foreign, left) in [
+            (&[][..], None, None),
+            (&["ours"], None, None),
+            (&["foregroundDeletion", "orphan"], None, None),
+            (&["a/x", "ours"], some("a/x"), None),
+            (
+                &["a/x", "foregroundDeletion", "b/y"],
+                some("a/x, b/y"),
+                some("a/x, b/y"),
+            ),
+        ] {
+            assert_eq!(
+                foreign_finalizers(&meta(finalizers, true), &["ours"]),
+                foreign,
+                "{finalizers:?}"
+            );
+            assert_eq!(
+                left_to_others(&meta(finalizers, true), &["ours"]),
+                left,
+                "{finalizers:?}"
+            );
+            assert_eq!(
+                left_to_others(&meta(finalizers, false), &["ours"]),
+                None,
+                "{finalizers:?}"
+            );
+        }
     }
 }

@@ -8,10 +8,11 @@ use capt_api::conditions::{
     self, Reason, Status, bounded,
     workspace_apply::{ApplyReport, Deleting, Paused, Ready, Synced, Waiting},
 };
-use capt_api::names::{annotation, output};
+use capt_api::names::{annotation, finalizer, output};
 use capt_api::reasons::is_trouble;
 use capt_api::workspace::WorkspaceTemplateApplyStatus;
 use capt_runtime::controller::settles_at;
+use capt_runtime::scope::{foreign_finalizers, left_to_others};
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use kube::ResourceExt;
@@ -118,6 +119,20 @@ fn connection_secret(workspace: &Workspace) -> String {
         namespace.unwrap_or_default(),
         named("name").unwrap_or_default()
     )
+}
+
+const PROVIDERS: &[&str] = &[finalizer::PROVIDER];
+
+/// Why a Workspace that is being deleted does not go, when others than Terraform keep it.
+fn kept_by_others(name: &str, workspace: &Workspace) -> Option<String> {
+    let finalizers = foreign_finalizers(&workspace.metadata, PROVIDERS)?;
+    let why = match left_to_others(&workspace.metadata, PROVIDERS) {
+        Some(_) => format!(
+            "Terraform has nothing left to do for Workspace {name}, which stays because of the finalizers of others"
+        ),
+        None => format!("the Terraform provider destroys nothing while Workspace {name} has finalizers of others"),
+    };
+    Some(format!("{why}: {finalizers}; whoever set them has to remove them"))
 }
 
 fn provider_paused(workspace: &str) -> String {
@@ -268,10 +283,11 @@ impl Words {
                 ),
                 true,
             ),
-            _ => (
-                format!("Workspace {name} is being deleted; a new one is made when it has gone"),
-                false,
-            ),
+            _ => {
+                let what =
+                    kept_by_others(name, workspace).unwrap_or_else(|| format!("Workspace {name} is being deleted"));
+                (format!("{what}; a new one is made when it has gone"), false)
+            }
         };
         Self {
             terraforms,
@@ -283,7 +299,8 @@ impl Words {
     pub(crate) fn of_destroyed(seen: &Observed, workspace: &Workspace) -> Self {
         let name = &seen.identity.name;
         match State::of(workspace) {
-            // An older verdict: nothing is written to a Secret any more.
+            // Older verdicts: Terraform is done, or is to write to no Secret any more.
+            _ if left_to_others(&workspace.metadata, PROVIDERS).is_some() => Self::destroying(name, workspace),
             State::Failed(trouble) if trouble.cause == Cause::SecretTaken => Self::destroying(name, workspace),
             State::Failed(trouble) => {
                 let message = match trouble.cause {
@@ -301,11 +318,14 @@ impl Words {
     }
 
     fn destroying(name: &str, workspace: &Workspace) -> Self {
-        Self::deleting(
-            Deleting::WaitingForWorkspace,
-            format!("Terraform destroys what Workspace {name} made"),
-        )
-        .passing_since(workspace.metadata.deletion_timestamp.as_ref())
+        let (reason, message) = match kept_by_others(name, workspace) {
+            Some(message) => (Deleting::ForeignFinalizer, message),
+            None => (
+                Deleting::WaitingForWorkspace,
+                format!("Terraform destroys what Workspace {name} made"),
+            ),
+        };
+        Self::deleting(reason, message).passing_since(workspace.metadata.deletion_timestamp.as_ref())
     }
 
     /// The same after the deadline of the deletion. What it waits for stays in the message.

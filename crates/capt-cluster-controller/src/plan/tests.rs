@@ -299,6 +299,12 @@ fn rows() -> Vec<(&'static str, Scene, i64, &'static str)> {
             "ChangeApply | F/Deleting | F/Deleting | F/Deleting | F/NoFailure | Deleting T/DestroyFailed | wake 1800"),
         ("a variable is changed while Terraform destroys", Scene::new().deleting().capt_cluster(json!({"spec": {"variables": {"cidr": "10.0.0.0/16"}}})).apply(deleted(false)), 10,
             "- | F/Deleting | F/Deleting | F/Deleting | F/NoFailure | Deleting T/WaitingForWorkspace | wake 1800"),
+        ("somebody else keeps the apply", Scene::new().deleting().apply(left_behind()), 10,
+            "- | F/Deleting | F/Deleting | F/Deleting | F/NoFailure | Deleting T/ForeignFinalizer | wake 1800"),
+        ("somebody else keeps the apply, for a moment", Scene::new().deleting().apply(left_behind()), 4,
+            "- | no report | wake 5"),
+        ("somebody else keeps the Workspace", Scene::new().deleting().apply(destroying("ForeignFinalizer")), 10,
+            "- | F/Deleting | F/Deleting | F/Deleting | F/NoFailure | Deleting T/ForeignFinalizer | wake 1800"),
         ("a lock is in the way", Scene::new().deleting().apply(destroying("StateLocked")), 10,
             "- | F/Deleting | F/Deleting | F/Deleting | F/NoFailure | Deleting T/StateLocked | wake 1800"),
         ("a cut-off create is in the way", Scene::new().deleting().apply(destroying("CreateInterrupted")), 10,
@@ -418,6 +424,13 @@ fn deleted(held: bool) -> Value {
     let hold = "infrastructure.cluster.x-k8s.io/captcluster-hold";
     let finalizers = if held { json!([own, hold]) } else { json!([own]) };
     json!({"metadata": {"deletionTimestamp": at(0).to_string(), "finalizers": finalizers}})
+}
+
+/// An apply that has nothing left to do, and that somebody else keeps; what it said last is old.
+fn left_behind() -> Value {
+    let mut value = destroying("DestroyFailed");
+    merge(&mut value, json!({"metadata": {"finalizers": ["example.com/backup"]}}));
+    value
 }
 
 fn destroying(reason: &str) -> Value {
@@ -576,7 +589,16 @@ fn what_is_known_of_the_network_outlasts_a_change() {
 
 #[test]
 fn messages_name_what_is_waited_for_and_what_to_do() {
-    let rows: [(Scene, &str, &[&str]); 8] = [
+    let rows: [(Scene, &str, &[&str]); 9] = [
+        (
+            Scene::new().deleting().apply(left_behind()),
+            "Deleting",
+            &[
+                "net-vpc",
+                "finalizers of others: example.com/backup",
+                "has to remove them",
+            ],
+        ),
         (
             Scene::new().apply(says("True", "Available", "", json!({"vpc_id": "[\"vpc-1\"]"}))),
             "VPCFailed",

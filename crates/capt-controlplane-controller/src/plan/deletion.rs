@@ -9,6 +9,7 @@ use capt_api::names::finalizer;
 use capt_api::reasons::{self, Weight};
 use capt_runtime::cache::Found;
 use capt_runtime::controller::settles_at;
+use capt_runtime::scope::left_to_others;
 use jiff::{SignedDuration, Timestamp};
 
 use super::status::{self, Departure};
@@ -89,10 +90,23 @@ fn next(seen: &Observed, begun: Timestamp, now: Timestamp) -> (Step, Departure) 
         Found::Present(apply) if apply.metadata.deletion_timestamp.is_none() => {
             waiting(destroy(seen, Step::DeleteApply), None, "")
         }
-        Found::Present(apply) => match obstacle(apply) {
-            Some((reason, "")) => waiting(upkeep::correction(seen, apply), reason, ""),
-            Some((reason, message)) => waiting(upkeep::correction(seen, apply), reason, &format!(": {message}")),
-            None => waiting(Step::Nothing, None, ""),
+        Found::Present(apply) => match (
+            left_to_others(&apply.metadata, &finalizer::OF_AN_APPLY),
+            obstacle(apply),
+        ) {
+            // Whatever it said while it still had something to do.
+            (Some(finalizers), _) => {
+                let what = format!(
+                    ": nothing is left to be done for it, and it stays because of the finalizers of others: {finalizers}; whoever \
+                     set them has to remove them"
+                );
+                waiting(Step::Nothing, Some(Deleting::ForeignFinalizer), &what)
+            }
+            (None, Some((reason, ""))) => waiting(upkeep::correction(seen, apply), reason, ""),
+            (None, Some((reason, message))) => {
+                waiting(upkeep::correction(seen, apply), reason, &format!(": {message}"))
+            }
+            (None, None) => waiting(Step::Nothing, None, ""),
         },
         Found::Unreadable(why) => waiting(Step::Nothing, None, &format!("; it cannot be read: {why}")),
         Found::Absent => waiting(let_go(seen), None, ""),

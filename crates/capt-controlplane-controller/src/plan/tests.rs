@@ -1486,6 +1486,7 @@ fn the_order_of_deletion() {
         ("OwnershipConflict", "OwnershipConflict"),
         ("WorkspacePaused", "WorkspacePaused"),
         ("AdmissionDenied", "AdmissionDenied"),
+        ("ForeignFinalizer", "ForeignFinalizer"),
         ("Paused", "WaitingForWorkspace"),
         ("a reason of a later version", "WaitingForWorkspace"),
     ] {
@@ -1493,6 +1494,20 @@ fn the_order_of_deletion() {
         world.set(APPLY, "/status/conditions", json!([says]));
         check_deletion(reason, &world, "Nothing", shown, "to go: the subnet is in use");
     }
+
+    let mut kept = world.clone();
+    kept.set(
+        APPLY,
+        "/metadata/finalizers",
+        json!(["example.com/backup", "foregroundDeletion"]),
+    );
+    check_deletion(
+        "somebody else keeps it",
+        &kept,
+        "Nothing",
+        "ForeignFinalizer",
+        "because of the finalizers of others: example.com/backup; whoever set them",
+    );
 
     let mut corrected = world.clone();
     corrected.set(CONTROL_PLANE, "/spec/variables", json!({"nodes": "3"}));

@@ -592,6 +592,60 @@ fn deletion_waits_for_the_holds_then_for_terraform() {
 }
 
 #[test]
+fn finalizers_of_others_that_keep_a_workspace_are_named() {
+    let deleting = |finalizers: &[&str]| {
+        let mut world = World::ready().deleting();
+        let finalizers = finalizers.iter().map(ToString::to_string).collect();
+        world.workspace.as_mut().unwrap().metadata.finalizers = Some(finalizers);
+        world.settle();
+        world
+    };
+    let provider = "finalizer.managedresource.crossplane.io";
+    for plain in [&[provider][..], &[provider, "foregroundDeletion"]] {
+        assert_eq!(
+            deleting(plain).said("Deleting"),
+            "True/WaitingForWorkspace",
+            "{plain:?}"
+        );
+    }
+    for (finalizers, words) in [
+        (
+            &[provider, "example.com/backup"][..],
+            "destroys nothing while Workspace",
+        ),
+        (&["example.com/backup"], "has nothing left to do for Workspace"),
+    ] {
+        let mut world = deleting(finalizers);
+        assert_eq!(world.said("Deleting"), "True/ForeignFinalizer", "{finalizers:?}");
+        let message = world.message("Deleting");
+        assert!(
+            message.contains(words) && message.contains("of others: example.com/backup;"),
+            "{message}"
+        );
+        // The same of one that was deleted by hand.
+        let mut alive = world.clone();
+        alive.apply.metadata.deletion_timestamp = None;
+        alive.settle();
+        assert_eq!(alive.said("Waiting"), "True/WaitingForOldWorkspace");
+        let message = alive.message("Waiting");
+        assert!(
+            message.contains(words) && message.contains("of others: example.com/backup;"),
+            "{message}"
+        );
+
+        // What stopped the destroy is what counts, until there is nothing left to destroy.
+        world.provider_says("False", "False", "delete failed: cannot destroy: subnet in use");
+        world.settle();
+        let expected = if finalizers.contains(&provider) {
+            "DestroyFailed"
+        } else {
+            "ForeignFinalizer"
+        };
+        assert_eq!(world.said("Deleting"), format!("True/{expected}"));
+    }
+}
+
+#[test]
 fn a_destroy_that_its_configuration_prevents_gets_the_corrected_one() {
     let invalid = "observe failed: cannot diff (i.e. plan) Terraform configuration: Error: Invalid value for variable";
     let missing = "connect failed: cannot get provider config: clusterproviderconfigs \"typo\" not found";
