@@ -408,6 +408,75 @@ async fn after_a_failure_and_through_a_failed_destroy() -> Result<()> {
     bench.no_trace(&NAMES).await
 }
 
+/// The Terraform provider does not even begin while a Workspace has a finalizer of somebody else's, and an apply whose work is
+/// done stays for one: users see whose turn it is, and that endpoint and kubeconfig are gone meanwhile.
+#[tokio::test]
+async fn finalizers_of_others_are_named_and_waited_for() -> Result<()> {
+    const FOREIGN: &str = "example.com/backup";
+    let bench = Bench::new("finalizers").await?;
+    bench.cluster(&NAMES, Wishes::existing_vpc()).await?;
+    control_plane_ready(&bench).await?;
+    let [_, eks] = bench.workspaces(&NAMES);
+    let apply = names::eks_apply_name(NAMES.control_plane);
+    for (api, name) in [(bench.all_workspaces(), &eks), (bench.applies(), &apply)] {
+        let mut finalizers = api.get(name).await?.finalizers().to_vec();
+        finalizers.push(FOREIGN.to_owned());
+        bench
+            .patch(&api, name, json!({"metadata": {"finalizers": finalizers}}))
+            .await?;
+    }
+    bench
+        .clusters()
+        .delete(NAMES.cluster, &DeleteParams::background())
+        .await?;
+    let says = |words: &str| {
+        let words = words.to_owned();
+        move |c: &DynamicObject| {
+            condition(c, "Deleting") == "True/ForeignFinalizer"
+                && message(c, "Deleting").contains(&words)
+                && message(c, "Deleting").contains(FOREIGN)
+        }
+    };
+    let control_planes = || bench.control_planes();
+    bench
+        .until(
+            control_planes(),
+            NAMES.control_plane,
+            "not begun",
+            says("destroys nothing while Workspace"),
+        )
+        .await?;
+    let withdrawn = bench
+        .until(control_planes(), NAMES.control_plane, "withdrawn", |c| {
+            condition(c, "EndpointReady") == "False/Deleting" && condition(c, "SecretsReady") == "False/Deleting"
+        })
+        .await?;
+    assert_eq!(withdrawn.data.pointer("/status/endpoint"), None);
+    assert_eq!(withdrawn.data.pointer("/status/secretsReady"), Some(&json!(false)));
+    ensure!(bench.entry(&eks)?.is_some(), "destroyed although somebody held it");
+
+    let workspace = bench.all_workspaces().get(&eks).await?;
+    let others = |name: &&String| *name != FOREIGN;
+    let finalizers: Vec<&String> = workspace.finalizers().iter().filter(others).collect();
+    // The provider hears of an annotation, but not of a finalizer.
+    let free = json!({"metadata": {"finalizers": finalizers, "annotations": {"example.com/backup": "done"}}});
+    bench.patch(&bench.all_workspaces(), &eks, free).await?;
+    bench
+        .until(
+            control_planes(),
+            NAMES.control_plane,
+            "nothing left",
+            says("nothing is left to be done for it"),
+        )
+        .await?;
+    ensure!(bench.entry(&eks)?.is_none(), "said to be done before it was");
+    bench
+        .patch(&bench.applies(), &apply, json!({"metadata": {"finalizers": null}}))
+        .await?;
+    bench.gone(&NAMES).await?;
+    bench.no_trace(&NAMES).await
+}
+
 #[tokio::test]
 async fn a_network_that_is_deleted_directly_waits_for_its_control_plane() -> Result<()> {
     let bench = Bench::new("network").await?;
