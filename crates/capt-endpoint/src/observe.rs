@@ -256,7 +256,8 @@ impl Reader {
             apply: Apply::Absent,
             live: false,
         };
-        if !seen.is_left_alone() {
+        let is_let_go = seen.is_being_deleted() && !seen.has_finalizer();
+        if !seen.is_left_alone() && !is_let_go {
             seen.apply = self.apply(view, seen.is_being_deleted()).await?;
         }
         Ok(seen)

@@ -44,6 +44,8 @@ struct State {
     crash_after: Option<usize>,
     /// What was written, by path.
     writes: Vec<String>,
+    /// What was read, by path.
+    reads: Vec<String>,
     /// Acts just before the first write to the Cluster.
     intruder: Option<Intruder>,
     /// A policy refuses every write to the Cluster.
@@ -75,6 +77,7 @@ impl State {
     fn answer(&mut self, method: &Method, path: &str, content: &str, body: &[u8]) -> Result<(u16, Value), Crash> {
         let (path, is_status) = path.strip_suffix("/status").map_or((path, false), |path| (path, true));
         if method == Method::GET {
+            self.reads.push(path.to_owned());
             return Ok(self
                 .objects
                 .get(path)

@@ -254,6 +254,28 @@ async fn a_refused_write_is_shown_until_it_is_not_refused_any_more() {
     assert!(!world.state().objects.contains_key(CONTROL_PLANE));
 }
 
+/// While Terraform destroys the cluster nothing is read any more, and what is gone is told.
+#[tokio::test]
+async fn what_was_let_go_is_withdrawn_and_looked_at_no_more() {
+    let world = World::new();
+    let value = k8s_openapi::ByteString(b"https://s".to_vec());
+    let secret = json!({"metadata": {"name": "connection", "namespace": "ns", "uid": "secret"}, "data": {"cluster_endpoint": value}});
+    world.state().put(SECRET, secret);
+    world.ready(json!({})).settle(&[]).await;
+    assert_eq!(world.said(), ("True".into(), "EndpointPublished".into()));
+    let finalizers = ["controlplane.cluster.x-k8s.io/captendpoint", "example.com/other"];
+    world
+        .change(CONTROL_PLANE, json!({"metadata": {"finalizers": finalizers}}))
+        .delete();
+    world.pass(&[]).await.unwrap();
+    assert_eq!(world.endpoint(CLUSTER), None);
+
+    world.state().reads.clear();
+    world.settle(&[]).await;
+    assert_eq!(world.said(), ("False".into(), "Deleting".into()));
+    assert_eq!(world.state().reads, [""; 0]);
+}
+
 #[tokio::test]
 async fn where_the_address_is_found() {
     use crate::address::Invalid;
