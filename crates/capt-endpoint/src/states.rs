@@ -73,7 +73,7 @@ pub const ENDPOINT_READY: Machine<EndpointReady> = Machine {
         Way {
             from: PUBLISHED,
             to: &[EndpointReady::Deleting],
-            when: "the control plane is being deleted for half a minute, and its endpoint is no longer published",
+            when: "the control plane is being deleted for a minute, and its endpoint is no longer published",
         },
     ],
     goals: &[EndpointReady::Deleting],

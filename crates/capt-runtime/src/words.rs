@@ -31,7 +31,7 @@ pub enum When {
 
 /// Condition Deleting tells what a deletion waits for. That something of the object is gone already is worth one more write
 /// only when there is time to read it.
-const LINGERING: SignedDuration = SignedDuration::from_secs(30);
+const LINGERING: SignedDuration = SignedDuration::from_mins(1);
 
 impl When {
     /// When to look again if it is not the time to speak; `None` if it is.
@@ -109,8 +109,8 @@ mod tests {
             (old, true, None),
             (old, false, Some(Wake::OnEvent)),
             (When::Lasting(None), true, None),
-            (When::Undone(Some(at(71))), true, Some(Wake::At(at(101)))),
-            (When::Undone(Some(at(70))), true, None),
+            (When::Undone(Some(at(41))), true, Some(Wake::At(at(101)))),
+            (When::Undone(Some(at(40))), true, None),
             (When::Undone(None), true, None),
         ] {
             assert_eq!(when.silence(is_our_turn, at(100)), silence, "{when:?}, {is_our_turn}");

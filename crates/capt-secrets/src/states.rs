@@ -72,7 +72,7 @@ pub const SECRETS_READY: Machine<SecretsReady> = Machine {
         Way {
             from: LIVING,
             to: &[SecretsReady::Deleting],
-            when: "the control plane is being deleted, and somebody else's finalizer holds a copy; or it is so for half a minute, and the copies are removed",
+            when: "the control plane is being deleted, and somebody else's finalizer holds a copy; or it is so for a minute, and the copies are removed",
         },
     ],
     goals: &[SecretsReady::Deleting],

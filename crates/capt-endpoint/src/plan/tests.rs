@@ -632,22 +632,22 @@ fn an_endpoint_that_is_withdrawn_is_told_when_the_deletion_lasts() {
     let gone = |scene: Scene, seconds: i64| {
         scene.patched(json!({"metadata": {"deletionTimestamp": ago(seconds), "finalizers": ["example.com/other"]}}))
     };
-    let young = gone(Scene::new().reported("w"), 29).plan();
+    let young = gone(Scene::new().reported("w"), 59).plan();
     let told_at = now() + jiff::SignedDuration::from_secs(1);
     assert_eq!((young.report, young.wake), (None, Wake::At(told_at)));
 
-    let old = gone(Scene::new().reported("w"), 30);
+    let old = gone(Scene::new().reported("w"), 60);
     let plan = old.plan();
     assert_eq!((step(&plan).as_str(), said(&plan)), ("-", ("False", "Deleting", None)));
     assert_eq!(after(&old, &plan).plan(), Plan::NOTHING, "once");
 
     let never = Scene::new().said("False", "WaitingForWorkspace", "m");
-    assert_eq!(gone(never, 30).plan(), Plan::NOTHING, "there was nothing to withdraw");
+    assert_eq!(gone(never, 60).plan(), Plan::NOTHING, "there was nothing to withdraw");
     let held = Scene::new()
         .reported("w")
         .deleting()
         .c("w")
-        .patched(json!({"metadata": {"deletionTimestamp": ago(30)}}));
+        .patched(json!({"metadata": {"deletionTimestamp": ago(60)}}));
     assert_eq!(
         (step(&held.plan()).as_str(), held.plan().report),
         ("clear, let go", None)

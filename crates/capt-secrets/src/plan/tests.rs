@@ -765,9 +765,9 @@ fn copies_that_are_removed_are_told_when_the_deletion_lasts() {
         seen
     };
     let ready = plan_of(settled()).says;
-    let young = plan(&gone(ready.clone(), 29), at(NOW));
+    let young = plan(&gone(ready.clone(), 59), at(NOW));
     assert_eq!((young.says, young.wake), (None, Wake::At(ago(-1))));
-    let old = plan(&gone(ready, 30), at(NOW));
+    let old = plan(&gone(ready, 60), at(NOW));
     let message = "the control plane is being deleted, and the copies of its kubeconfig and CA are removed";
     assert_eq!(
         (&old.step, words(&old)),
@@ -775,11 +775,11 @@ fn copies_that_are_removed_are_told_when_the_deletion_lasts() {
     );
 
     // Somebody held one of them before.
-    let held = plan(&gone(Some(State::no(SecretsReady::Deleting, "waiting")), 30), at(NOW));
+    let held = plan(&gone(Some(State::no(SecretsReady::Deleting, "waiting")), 60), at(NOW));
     assert_eq!(words(&held), ("False", "Deleting", message));
     for never in [None, Some(State::no(SecretsReady::WaitingForSecret, "waiting"))] {
         assert_eq!(
-            plan(&gone(never, 30), at(NOW)),
+            plan(&gone(never, 60), at(NOW)),
             Plan::NOTHING,
             "there was nothing to remove"
         );

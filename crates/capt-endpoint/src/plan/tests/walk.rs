@@ -78,7 +78,7 @@ fn disturbed(control_plane: &CaptControlPlane) -> Vec<CaptControlPlane> {
 /// What becomes of a control plane whose deletion lasts, and of which nothing leads back.
 fn withdrawn_from(control_plane: &CaptControlPlane) -> CaptControlPlane {
     let scene = Scene::new().with(|seen| seen.control_plane = control_plane.clone().into());
-    let scene = scene.patched(json!({"metadata": {"deletionTimestamp": ago(30), "finalizers": ["example.com/other"]}}));
+    let scene = scene.patched(json!({"metadata": {"deletionTimestamp": ago(60), "finalizers": ["example.com/other"]}}));
     (*after(&scene, &scene.plan()).0.control_plane).clone()
 }
 
