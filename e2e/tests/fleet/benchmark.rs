@@ -5,7 +5,6 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::pin::pin;
-use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
@@ -13,12 +12,14 @@ use capt_api::names;
 use capt_e2e::components::CONTROLLERS;
 use capt_e2e::environment::Environment;
 use capt_e2e::testing::bench::{CONTROL_PLANE, CORE};
-use capt_e2e::testing::{Scratch, is_true, until_all};
+use capt_e2e::testing::{CLUSTER_PATIENCE, Scratch, is_true};
 use futures::StreamExt;
 use jiff::Timestamp;
 use kube::runtime::{WatchStreamExt, watcher};
 use kube::{Api, ResourceExt, api::DynamicObject};
+use tokio::sync::watch;
 use tokio::task::JoinHandle;
+use tokio::time::timeout;
 
 use crate::{Cost, Fleet, NOWHERE, PROGRAM, SIMULATOR, own_requests, without_leases};
 
@@ -66,27 +67,25 @@ async fn measure(environment: &Environment, fleet: &Fleet, prefix: &str, cluster
     ];
     let (begun, cpu) = (Timestamp::now(), cpu_time(environment)?);
     let names = fleet.create(prefix, clusters).await?;
-    let control_planes: Vec<String> = names.iter().map(|name| format!("{name}-service")).collect();
-    let ready = |control_plane: &DynamicObject| is_true(control_plane, "Ready");
-    until_all(
-        &fleet.ours(CONTROL_PLANE, "CAPTControlPlane"),
-        &control_planes,
-        "Ready",
-        ready,
-    )
-    .await?;
+    let [begins, workspaces, control_planes] = seen;
+    for name in &names {
+        control_planes.ready(&format!("{name}-service")).await?;
+    }
     let creation = Cost::of(clusters, &own_requests(environment, begun..Timestamp::now())?);
     let spent = cpu_time(environment)? - cpu;
     let memory = memory(environment)?;
-    let [begins, workspaces, control_planes] = seen;
     let mut spans: [Vec<Duration>; 4] = Default::default();
     for name in &names {
         let control_plane = format!("{name}-service");
         let workspace = |apply: String| names::workspace_name(&fleet.namespace, &apply);
-        let vpc = workspaces.of(&workspace(names::vpc_apply_name(&format!("{name}-network"))))?;
-        let eks = workspaces.of(&workspace(names::eks_apply_name(&control_plane)))?;
-        let (begin, end) = (begins.of(name)?.made, control_planes.of(&control_plane)?.ready()?);
-        let ours = [vpc.made - begin, eks.made - vpc.ready()?, end - eks.ready()?];
+        let vpc = workspace(names::vpc_apply_name(&format!("{name}-network")));
+        let eks = workspace(names::eks_apply_name(&control_plane));
+        let (begin, end) = (begins.made(name).await?, control_planes.ready(&control_plane).await?);
+        let ours = [
+            workspaces.made(&vpc).await? - begin,
+            workspaces.made(&eks).await? - workspaces.ready(&vpc).await?,
+            end - workspaces.ready(&eks).await?,
+        ];
         for (span, time) in spans.iter_mut().zip(ours) {
             span.push(time);
         }
@@ -137,22 +136,15 @@ struct Moment {
     ready: Option<Instant>,
 }
 
-impl Moment {
-    fn ready(&self) -> Result<Instant> {
-        self.ready.context("it never became ready")
-    }
-}
-
 /// The moments of all objects of a kind, as a watch tells them.
 struct Moments {
-    seen: Arc<Mutex<HashMap<String, Moment>>>,
+    seen: watch::Receiver<HashMap<String, Moment>>,
     watching: JoinHandle<()>,
 }
 
 impl Moments {
     fn watch(api: Api<DynamicObject>) -> Self {
-        let seen: Arc<Mutex<HashMap<String, Moment>>> = Arc::default();
-        let record = seen.clone();
+        let (sender, seen) = watch::channel(HashMap::new());
         let watching = tokio::spawn(async move {
             let mut objects = pin!(
                 watcher(api, watcher::Config::default())
@@ -163,23 +155,34 @@ impl Moments {
                 let (Ok(object), now) = (object, Instant::now()) else {
                     continue;
                 };
-                let mut seen = record.lock().unwrap_or_else(PoisonError::into_inner);
-                let moment = seen
-                    .entry(object.name_any())
-                    .or_insert(Moment { made: now, ready: None });
-                if moment.ready.is_none() && is_true(&object, "Ready") {
-                    moment.ready = Some(now);
-                }
+                sender.send_modify(|seen| {
+                    let moment = (seen.entry(object.name_any())).or_insert(Moment { made: now, ready: None });
+                    if moment.ready.is_none() && is_true(&object, "Ready") {
+                        moment.ready = Some(now);
+                    }
+                });
             }
         });
         Self { seen, watching }
     }
 
-    fn of(&self, name: &str) -> Result<Moment> {
-        let seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
-        seen.get(name)
-            .copied()
-            .with_context(|| format!("{name} was never seen"))
+    /// When the object was made.
+    async fn made(&self, name: &str) -> Result<Instant> {
+        self.when(name, |moment| Some(moment.made)).await
+    }
+
+    /// When the object became ready, which may be still to come.
+    async fn ready(&self, name: &str) -> Result<Instant> {
+        self.when(name, |moment| moment.ready).await
+    }
+
+    async fn when(&self, name: &str, moment: impl Fn(&Moment) -> Option<Instant>) -> Result<Instant> {
+        let mut seen = self.seen.clone();
+        let known = seen.wait_for(|seen| seen.get(name).and_then(&moment).is_some());
+        let known = timeout(CLUSTER_PATIENCE, known)
+            .await
+            .with_context(|| format!("{name} does not get there"))??;
+        known.get(name).and_then(&moment).context("it was there just now")
     }
 }
 
