@@ -580,6 +580,28 @@ fn rows_of_one_kind() -> Vec<Row> {
             ["spec.template.spec", "controlPlaneEndpoint must be left out of a template"],
         ),
         update(
+            "CAPTCluster",
+            json!({ "vpcWorkspaceName": "w" }),
+            json!({ "region": "eu-west-2" }),
+            json!({ "variables": { "a": "b" } }),
+            ["spec.region", "cannot be changed", "delete the object and create another one"],
+        ),
+        update(
+            "CAPTControlPlane",
+            json!({ "workspaceTemplateStatus": { "workspaceName": "w" } }),
+            json!({ "controlPlaneConfig": { "region": "eu-west-2" } }),
+            json!({ "variables": { "a": "b" } }),
+            ["spec.controlPlaneConfig.region", "cannot be changed", "delete the Cluster and create another one"],
+        ),
+        // Before anything is made a mistake is only a mistake.
+        update(
+            "CAPTCluster",
+            json!({ "ready": false }),
+            json!({ "region": "nowhere" }),
+            json!({ "region": "eu-west-2" }),
+            ["region must be the name of an AWS region"],
+        ),
+        update(
             "CAPTClusterTemplate",
             Value::Null,
             json!({ "template": { "spec": { "region": "eu-west-2" } } }),

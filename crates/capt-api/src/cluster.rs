@@ -24,6 +24,11 @@ use crate::schema;
     status = "CaptClusterStatus",
     derive = "PartialEq",
     doc = "CAPTCluster is the network of an EKS cluster: a VPC that Terraform makes from a WorkspaceTemplate, or one that exists. A Cluster refers to it in spec.infrastructureRef.",
+    validation = Rule::new(
+        "self.spec.region == oldSelf.spec.region || !has(self.status) || !has(self.status.vpcWorkspaceName)"
+    )
+    .message("spec.region cannot be changed once Terraform works on the VPC, because in another region it finds nothing of what it made and forgets it; delete the object and create another one")
+    .field_path(".spec.region"),
     printcolumn(
         name = "VPC-ID",
         type_ = "string",

@@ -38,6 +38,12 @@ use crate::schema;
     ))
     .message("spec.version cannot go below the minor version that the control plane runs (status.version), because EKS cannot be downgraded; set it to that minor version or a newer one")
     .field_path(".spec.version"),
+    validation = Rule::new(
+        "self.spec.controlPlaneConfig.region == oldSelf.spec.controlPlaneConfig.region || !has(self.status) \
+         || !has(self.status.workspaceTemplateStatus) || !has(self.status.workspaceTemplateStatus.workspaceName)"
+    )
+    .message("spec.controlPlaneConfig.region cannot be changed once Terraform works on the EKS cluster, because in another region it finds nothing of what it made and forgets it; delete the Cluster and create another one")
+    .field_path(".spec.controlPlaneConfig.region"),
     printcolumn(name = "READY", type_ = "boolean", json_path = ".status.ready", description = "Whether the control plane can be used"),
     printcolumn(name = "PHASE", type_ = "string", json_path = ".status.phase", description = "Creating, Ready, Failed or Deleting"),
     printcolumn(name = "VERSION", type_ = "string", json_path = ".spec.version", description = "Kubernetes version asked for"),

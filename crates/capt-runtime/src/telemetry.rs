@@ -11,7 +11,11 @@ use std::{
 use anyhow::Context;
 use tokio::time::Instant;
 use tracing_subscriber::{
-    EnvFilter, Layer, Registry, filter::Directive, layer::SubscriberExt, reload, util::SubscriberInitExt,
+    EnvFilter, Layer, Registry,
+    filter::{Directive, LevelFilter},
+    layer::SubscriberExt,
+    reload,
+    util::SubscriberInitExt,
 };
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
@@ -91,9 +95,17 @@ fn parse(directives: &str) -> anyhow::Result<EnvFilter> {
         "the log level is empty; write a level such as info, or directives such as info,capt_runtime=debug"
     );
     let never: Directive = NEVER.parse()?;
-    let filter = EnvFilter::builder().parse(format!("{QUIET},{directives}")).with_context(|| {
-        format!("{directives:?} is not a log level; write error, warn, info, debug or trace, or directives such as info,capt_runtime=debug")
-    })?;
+    let unfit = || {
+        format!(
+            "{directives:?} is not a log level; write error, warn, info, debug or trace, or directives such as info,capt_runtime=debug"
+        )
+    };
+    // The library takes a single word that is no level for the name of a module, and a misspelt level would silence everything.
+    let is_clear = |word: &str| word.contains(['=', '[', ']']) || word.trim().parse::<LevelFilter>().is_ok();
+    anyhow::ensure!(directives.split(',').all(is_clear), unfit());
+    let filter = EnvFilter::builder()
+        .parse(format!("{QUIET},{directives}"))
+        .with_context(unfit)?;
     Ok(filter.add_directive(never))
 }
 
@@ -171,14 +183,21 @@ mod tests {
 
     #[test]
     fn levels_and_directives_are_accepted() {
-        for good in ["info", "debug", "info,capt_runtime=trace", " warn ", "off"] {
+        for good in [
+            "info",
+            "debug",
+            "info,capt_runtime=trace",
+            "info,[pass{key=a}]=debug",
+            " warn ",
+            "off",
+        ] {
             assert!(parse(good).is_ok(), "{good}");
         }
     }
 
     #[test]
     fn a_bad_level_is_refused_with_an_example() {
-        for bad in ["", "  ", "capt=loud", "info,=x=y"] {
+        for bad in ["", "  ", "loud", "info,loud", "capt=loud", "info,=x=y"] {
             let text = format!("{:#}", parse(bad).unwrap_err());
             assert!(text.contains("such as"), "{bad}: {text}");
         }

@@ -13,6 +13,8 @@ use crate::invalid::{Invalid, Problem};
 /// A chain of authorities is a few KiB; more is not one.
 const MAX_AUTHORITY: usize = 64 * 1024;
 const PEM_BEGIN: &str = "-----BEGIN ";
+/// How the first line of every kind of private key ends.
+const PRIVATE_KEY: &str = "PRIVATE KEY-----";
 
 /// The PEM in what EKS calls `certificate_authority_data` (base64 of PEM, or PEM itself), and when it expires.
 pub(crate) fn authority(data: &[u8], now: Timestamp) -> Result<(Vec<u8>, Option<Timestamp>), Invalid> {
@@ -39,6 +41,9 @@ pub(crate) fn authority(data: &[u8], now: Timestamp) -> Result<(Vec<u8>, Option<
 /// A bundle lasts as long as its last certificate.
 pub(crate) fn usable_authority(pem: &[u8], now: Timestamp) -> Result<Option<Timestamp>, Problem> {
     let certificates = anchors(pem)?;
+    if String::from_utf8_lossy(pem).contains(PRIVATE_KEY) {
+        return Err(Problem::HoldsAPrivateKey);
+    }
     let expiries = certificates.iter().map(|certificate| expiry(certificate));
     let last = expiries.max_by_key(|expiry| expiry.unwrap_or(Timestamp::MAX));
     not_expired(last.flatten(), now)
@@ -173,6 +178,10 @@ mod tests {
             (STANDARD.encode("no PEM inside").into_bytes(), Problem::NotACertificate),
             (STANDARD.encode([0xff, 0xfe]).into_bytes(), Problem::NotACertificate),
             (broken.as_bytes().to_vec(), Problem::NotACertificate),
+            (
+                format!("{}{key}", samples::authority()).into_bytes(),
+                Problem::HoldsAPrivateKey,
+            ),
             (key.into_bytes(), Problem::NotACertificate),
             (vec![0xff, 0xfe], Problem::NotUtf8),
             (

@@ -66,6 +66,8 @@ pub(crate) enum Problem {
     NotHttps,
     NotBase64,
     NotACertificate,
+    /// Beside certificates, where everybody who may read them would read it.
+    HoldsAPrivateKey,
     /// All of its certificates, or the one that counts.
     Expired,
     NotAPrivateKey,
@@ -113,6 +115,9 @@ impl fmt::Display for Problem {
             Self::NotBase64 => f.write_str("is not base64: encode the PEM text"),
             Self::NotACertificate => {
                 f.write_str("holds no usable certificate: it must be one or more X.509 certificates as PEM")
+            }
+            Self::HoldsAPrivateKey => {
+                f.write_str("holds a private key beside its certificates: it must hold nothing but certificates")
             }
             Self::Expired => f.write_str("has expired: renew the certificate, and let the template write the new one"),
             Self::NotAPrivateKey => f.write_str("holds no usable private key: it must be a private key as PEM"),

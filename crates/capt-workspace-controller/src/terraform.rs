@@ -46,12 +46,21 @@ impl Trouble {
             self.cause,
             Cause::InvalidModule | Cause::ProviderConfigMissing | Cause::CredentialsMissing
         );
-        unusable || INVALID_VALUES.iter().any(|words| self.message.contains(words))
+        let not_begun = self.message.contains(CONNECTING) && self.cause != Cause::StateLocked;
+        unusable || not_begun || IN_WHAT_WAS_GIVEN.iter().any(|words| self.message.contains(words))
     }
 }
 
-/// A variable that its own module refuses, and one of the wrong type.
-const INVALID_VALUES: [&str; 2] = ["Invalid value for variable", "Invalid value for input variable"];
+/// What the provider says of everything that it does before it looks at what there is: it fetches the module and initialises
+/// it with the backend.
+const CONNECTING: &str = "connect failed: ";
+
+/// A variable that its own module refuses, one of the wrong type, and arguments that Terraform does not know.
+const IN_WHAT_WAS_GIVEN: [&str; 3] = [
+    "Invalid value for variable",
+    "Invalid value for input variable",
+    "Failed to parse command-line flags",
+];
 const INTERRUPTED: &str = "cannot determine creation result";
 /// The words of a plan or apply, and those of the kubernetes backend when `init` already finds the lock.
 const LOCKED: [&str; 2] = [
@@ -252,6 +261,25 @@ mod tests {
         encoder.write_all(output.as_bytes()).unwrap();
         let encoded = base64::engine::general_purpose::STANDARD.encode(encoder.finish().unwrap());
         format!("{doing}: {PACKED}{summary}{TAIL}{encoded}\" | base64 -d | gunzip")
+    }
+
+    #[test]
+    fn what_was_given_is_at_fault_when_terraform_has_not_begun() {
+        let in_the_configuration = |message: &str| explain(message).is_in_the_configuration();
+        for message in [
+            "connect failed: cannot get remote Terraform module: error downloading: couldn't find remote ref v9",
+            "connect failed: cannot initialize Terraform configuration: Backend configuration changed",
+            "delete failed: cannot destroy Terraform configuration: Error: Failed to parse command-line flags",
+            "observe failed: cannot diff (i.e. plan) Terraform configuration: Error: Invalid value for variable",
+        ] {
+            assert!(in_the_configuration(message), "{message}");
+        }
+        for message in [
+            "connect failed: cannot initialize Terraform configuration: the state is already locked by another terraform client",
+            "delete failed: cannot destroy Terraform configuration: Error: DependencyViolation",
+        ] {
+            assert!(!in_the_configuration(message), "{message}");
+        }
     }
 
     #[test]

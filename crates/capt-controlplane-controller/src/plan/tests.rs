@@ -746,6 +746,19 @@ fn endpoint_and_kubeconfig_complete_a_control_plane() {
 
     world.say("SecretsReady", "True", "Ready", "");
     check("complete", &world, READY);
+    world.say(
+        "SecretsReady",
+        "True",
+        "Failed",
+        "no certificate in it; the last good copies stay",
+    );
+    check("published, and outdated", &world, READY);
+    let status = world.plan().status.unwrap();
+    let said = condition(&status, "Ready").2;
+    assert!(
+        said.ends_with("condition SecretsReady: no certificate in it; the last good copies stay"),
+        "{said}"
+    );
 }
 
 #[test]

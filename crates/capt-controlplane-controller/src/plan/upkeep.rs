@@ -386,10 +386,19 @@ fn judge_access(seen: &Observed, apply: &WorkspaceTemplateApply) -> Situation {
             applied.max(published),
         );
     }
-    Situation::standing(
-        Ready::ControlPlaneReady,
-        "the EKS cluster, its endpoint and its kubeconfig are as the spec asks",
-    )
+    // What was published stays, and the cluster is used by it; but what Terraform tells now could not be published.
+    let outdated = [EndpointReady::TYPE, SecretsReady::TYPE]
+        .into_iter()
+        .filter_map(|type_| conditions::find(conditions, type_))
+        .find(|condition| reasons::is_trouble(&condition.reason));
+    let message = match outdated {
+        None => "the EKS cluster, its endpoint and its kubeconfig are as the spec asks".to_owned(),
+        Some(said) => format!(
+            "the EKS cluster is as the spec asks, but what was published of it may be outdated; condition {}: {}",
+            said.type_, said.message
+        ),
+    };
+    Situation::standing(Ready::ControlPlaneReady, message)
 }
 
 /// Since when the network is ready, or not.
@@ -585,7 +594,10 @@ fn apply_deleted(seen: &Observed) -> Situation {
 }
 
 fn not_looked_at(seen: &Observed) -> String {
-    format!("WorkspaceTemplateApply {} has not been looked at yet", apply_name(seen))
+    format!(
+        "capt-workspace-controller has not said anything about WorkspaceTemplateApply {} yet",
+        apply_name(seen)
+    )
 }
 
 fn apply_name(seen: &Observed) -> String {
