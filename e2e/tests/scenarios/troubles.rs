@@ -193,6 +193,37 @@ async fn a_module_that_does_not_parse_is_mended() -> Result<()> {
 }
 
 #[tokio::test]
+async fn an_argument_that_terraform_does_not_know_is_corrected_while_it_destroys() -> Result<()> {
+    let bench = Bench::new("arguments").await?;
+    bench.cluster(&NAMES, Wishes::default()).await?;
+    bench.available(&NAMES).await?;
+    let destroying_with =
+        |arguments: Value| json!({"spec": {"template": {"spec": {"forProvider": {"destroyArgs": arguments}}}}});
+    let vpc = names::vpc_apply_name(NAMES.network);
+    let applied = |apply: &DynamicObject| text(apply, "/status/lastAppliedRevision").to_owned();
+    let before = applied(&bench.applies().get(&vpc).await?);
+    let unknown = destroying_with(json!(["-no-such-argument"]));
+    bench.patch(&bench.templates(), "local-vpc", unknown).await?;
+    // Nothing shows it before the end.
+    bench
+        .until(bench.applies(), &vpc, "applied anew", |apply| applied(apply) != before)
+        .await?;
+    bench
+        .clusters()
+        .delete(NAMES.cluster, &DeleteParams::background())
+        .await?;
+    bench
+        .until(bench.networks(), NAMES.network, "kept by its argument", |network| {
+            message(network, "Deleting").contains("-no-such-argument")
+        })
+        .await?;
+    let known = destroying_with(Value::Null);
+    bench.patch(&bench.templates(), "local-vpc", known).await?;
+    bench.gone(&NAMES).await?;
+    bench.no_trace(&NAMES).await
+}
+
+#[tokio::test]
 async fn a_wrong_endpoint_and_wrong_kubeconfigs_are_named_and_mended() -> Result<()> {
     let bench = Bench::bare(testing::environment()?, "wrong").await?;
     let good = template("local-eks")?;
