@@ -17,7 +17,7 @@ tag=${TAG:-$version}
 profile=${PROFILE:-release}
 out=${OUT:-dist/images}
 revision=$(git rev-parse HEAD 2>/dev/null || echo unknown)
-programs=(capt-cluster-controller capt-controlplane-controller capt-endpoint capt-install capt-secrets capt-workspace-controller)
+programs=(capt-cluster-controller capt-controlplane-controller capt-endpoint capt-install capt-secrets capt-tenant-controller capt-workspace-controller)
 
 if ! command -v buildah >/dev/null; then
   echo "buildah is not installed: on Debian and Ubuntu, apt-get install --no-install-recommends buildah" >&2

@@ -7,7 +7,7 @@ out=${1:?"usage: images/sbom.sh DIRECTORY"}
 mkdir -p "$out"
 version=$(sed -n '/^\[workspace.package\]/,/^\[/s/^version = "\(.*\)"$/\1/p' Cargo.toml)
 
-for program in capt-cluster-controller capt-controlplane-controller capt-endpoint capt-install capt-secrets capt-workspace-controller; do
+for program in capt-cluster-controller capt-controlplane-controller capt-endpoint capt-install capt-secrets capt-tenant-controller capt-workspace-controller; do
   # What is linked, and the procedural macros that wrote some of it; not what only tests or build scripts use.
   ${CARGO:-cargo} tree --locked --package "$program" --edges normal --no-dedupe --prefix none --format '{p}|{l}' |
     sed -E 's/ \((proc-macro|\*)\)//g; s/ \([^)]*\)\|/|/; s/ v([^|]*)\|/|\1|/' | sort -u >"$out/$program.tree"

@@ -23,6 +23,7 @@ pub const CLUSTER_CONTROLLER: &str = "capt-cluster-controller";
 pub const CONTROL_PLANE_CONTROLLER: &str = "capt-controlplane-controller";
 pub const ENDPOINT_CONTROLLER: &str = "capt-endpoint";
 pub const SECRETS_CONTROLLER: &str = "capt-secrets";
+pub const TENANT_CONTROLLER: &str = "capt-tenant-controller";
 pub const WORKSPACE_CONTROLLER: &str = "capt-workspace-controller";
 
 /// A controller of this tree: where it serves its health, and what it may do.
@@ -33,6 +34,7 @@ pub struct OwnController {
     pub everywhere: &'static [Rule],
 }
 
+/// Those that make clusters.
 pub const CONTROLLERS: &[OwnController] = &[
     OwnController {
         name: CLUSTER_CONTROLLER,
@@ -61,6 +63,18 @@ pub const CONTROLLERS: &[OwnController] = &[
     },
 ];
 
+/// And the one that makes namespaces.
+pub const TENANTS: OwnController = OwnController {
+    name: TENANT_CONTROLLER,
+    port: Port::TenantController,
+    everywhere: capt_tenant_controller::EVERYWHERE,
+};
+
+/// All of them.
+pub fn all_controllers() -> impl Iterator<Item = &'static OwnController> {
+    CONTROLLERS.iter().chain([&TENANTS])
+}
+
 /// Where the controllers keep their Leases.
 pub const CONTROLLER_NAMESPACE: &str = "capt-system";
 
@@ -71,6 +85,7 @@ pub const SHUTDOWN: &[&[&str]] = &[
         CONTROL_PLANE_CONTROLLER,
         ENDPOINT_CONTROLLER,
         SECRETS_CONTROLLER,
+        TENANT_CONTROLLER,
         WORKSPACE_CONTROLLER,
     ],
     // The kubelet first: it would start again what ends below it.
@@ -94,6 +109,7 @@ pub const IDENTITIES: &[(&str, &str)] = &[
     (CONTROL_PLANE_CONTROLLER, ""),
     (ENDPOINT_CONTROLLER, ""),
     (SECRETS_CONTROLLER, ""),
+    (TENANT_CONTROLLER, ""),
     (WORKSPACE_CONTROLLER, ""),
     (node::IDENTITY, "system:nodes"),
     (node::PROXY_IDENTITY, ""),
@@ -338,8 +354,7 @@ impl Parts<'_> {
     }
 
     pub fn controllers(&self) -> Result<Vec<Component>> {
-        CONTROLLERS
-            .iter()
+        all_controllers()
             .map(|own| self.controller(own.name, own.port))
             .collect()
     }

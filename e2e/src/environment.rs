@@ -33,12 +33,13 @@ pub enum Port {
     ControlPlaneController,
     EndpointController,
     SecretsController,
+    TenantController,
     WorkspaceController,
     Scheduler,
 }
 
 impl Port {
-    const ALL: [Self; 13] = [
+    const ALL: [Self; 14] = [
         Self::EtcdClient,
         Self::EtcdPeer,
         Self::ApiServer,
@@ -50,6 +51,7 @@ impl Port {
         Self::ControlPlaneController,
         Self::EndpointController,
         Self::SecretsController,
+        Self::TenantController,
         Self::WorkspaceController,
         Self::Scheduler,
     ];

@@ -228,7 +228,7 @@ async fn prepare_api(client: &Client, environment: &Environment, settings: &Sett
 /// Each controller may do exactly what its own rules say, so that a missing permission shows at once.
 fn permissions_of_controllers() -> Result<Vec<Value>> {
     let mut permissions = Vec::new();
-    for own in components::CONTROLLERS {
+    for own in components::all_controllers() {
         permissions.push(with_type("ClusterRole", rbac::cluster_role(own.name, own.everywhere))?);
         permissions.push(bind(None, own.name, own.name, "User", own.name));
         permissions.push(with_type(

@@ -66,6 +66,7 @@ fn plain(kind: &str) -> Value {
             json_patch::merge(&mut spec, &json!({ "version": null }));
             json!({ "template": { "spec": spec } })
         }
+        "Tenant" => json!({ "namespacePrefix": "rule-" }),
         other => json!({ "unknown kind": other }),
     }
 }
@@ -616,6 +617,7 @@ fn rows_of_one_kind() -> Vec<Row> {
             ["spec.template.spec", "cannot be changed", "create a new CAPTControlPlaneTemplate and refer to that"],
         ),
     ]);
+    rows.extend(rows_of_tenants());
     for kind in ["CAPTClusterTemplate", "CAPTControlPlaneTemplate"] {
         rows.push(create(
             kind,
@@ -628,6 +630,104 @@ fn rows_of_one_kind() -> Vec<Row> {
         ));
     }
     rows
+}
+
+fn rows_of_tenants() -> Vec<Row> {
+    let tenant = "Tenant";
+    let admin = |admin: Value| json!({ "admin": admin });
+    vec![
+        create(
+            tenant,
+            json!({ "namespacePrefix": null }),
+            json!({ "namespacePrefix": "" }),
+            ["a Tenant whose name has dots needs spec.namespacePrefix"],
+        ),
+        create(
+            tenant,
+            json!({ "namespacePrefix": "Team_A-" }),
+            json!({ "namespacePrefix": "team-a-" }),
+            [
+                "spec.namespacePrefix",
+                "must be lower-case letters, digits and dashes",
+                "such as team-a-",
+            ],
+        ),
+        create(
+            tenant,
+            json!({ "namespaces": ["team.dev"] }),
+            json!({ "namespaces": ["dev", "prod"] }),
+            [
+                "spec.namespaces[0]",
+                "must be lower-case letters, digits and dashes",
+                "such as dev",
+            ],
+        ),
+        create(
+            tenant,
+            json!({ "namespaces": ["n".repeat(59)] }),
+            json!({ "namespaces": ["n".repeat(58)] }),
+            ["spec.namespaces", "at most 63 characters, its prefix included"],
+        ),
+        create(
+            tenant,
+            json!({ "namespaces": ["dev", "dev"] }),
+            json!({ "namespaces": ["dev"] }),
+            ["spec.namespaces[1]", "Duplicate value"],
+        ),
+        create(
+            tenant,
+            admin(json!({ "kind": "Person", "name": "ann" })),
+            admin(json!({ "kind": "User", "name": "ann" })),
+            ["spec.admin.kind", "\"User\", \"Group\", \"ServiceAccount\""],
+        ),
+        create(
+            tenant,
+            admin(json!({ "kind": "Group", "name": "" })),
+            admin(json!({ "kind": "Group", "name": "platform:team a" })),
+            ["spec.admin.name"],
+        ),
+        create(
+            tenant,
+            admin(json!({ "kind": "ServiceAccount", "name": "ci" })),
+            admin(json!({ "kind": "ServiceAccount", "name": "ci", "namespace": "build", "apiGroup": "" })),
+            ["spec.admin", "must have a namespace when its kind is ServiceAccount"],
+        ),
+        create(
+            tenant,
+            admin(json!({ "kind": "Group", "name": "team-a", "namespace": "build" })),
+            admin(json!({ "kind": "Group", "name": "team-a", "apiGroup": "rbac.authorization.k8s.io" })),
+            ["spec.admin", "and none when it is User or Group"],
+        ),
+        create(
+            tenant,
+            admin(json!({ "kind": "ServiceAccount", "name": "ci", "namespace": "Build" })),
+            admin(json!({ "kind": "ServiceAccount", "name": "ci", "namespace": "build" })),
+            ["spec.admin.namespace", "must be that of the ServiceAccount"],
+        ),
+        create(
+            tenant,
+            admin(json!({ "kind": "User", "name": "ann", "apiGroup": "v1" })),
+            admin(json!({ "kind": "User", "name": "ann" })),
+            [
+                "spec.admin",
+                "must be rbac.authorization.k8s.io for a User or Group",
+                "leave it out",
+            ],
+        ),
+        create(
+            tenant,
+            json!({ "deletionPolicy": "Orphan" }),
+            json!({ "deletionPolicy": "Block" }),
+            ["spec.deletionPolicy", "\"Cascade\", \"Block\""],
+        ),
+        update(
+            tenant,
+            Value::Null,
+            json!({ "namespacePrefix": "other-" }),
+            json!({ "namespaces": ["dev"] }),
+            ["namespacePrefix cannot be changed", "create another Tenant"],
+        ),
+    ]
 }
 
 fn rows() -> Vec<Row> {
@@ -670,10 +770,11 @@ impl Server {
             &GroupVersionKind::gvk(&crd.spec.group, capt_api::names::API_VERSION, kind),
             &crd.spec.names.plural,
         );
-        Ok((
-            Api::namespaced_with(self.client.clone(), &self.namespace, &resource),
-            resource,
-        ))
+        let api = match crd.spec.scope.as_str() {
+            "Cluster" => Api::all_with(self.client.clone(), &resource),
+            _ => Api::namespaced_with(self.client.clone(), &self.namespace, &resource),
+        };
+        Ok((api, resource))
     }
 
     /// The plain object of the kind with a merge patch on its spec, created but not kept unless asked for.
@@ -683,7 +784,8 @@ impl Server {
         json_patch::merge(&mut spec, patch);
         let mut object = DynamicObject::new("", &resource).data(json!({ "spec": spec }));
         object.metadata.name = None;
-        object.metadata.generate_name = Some("rule-".into());
+        // A dot is allowed in every name, and has its own rule in one.
+        object.metadata.generate_name = Some("rule.".into());
         // The controllers of the environment would put the statuses right that these tests make up.
         object
             .annotations_mut()

@@ -6,6 +6,7 @@ cluster: capt-cluster-controller
 controlplane: capt-controlplane-controller
 endpoint: capt-endpoint
 secrets: capt-secrets
+tenant: capt-tenant-controller
 workspace: capt-workspace-controller
 {{- end }}
 
@@ -88,6 +89,9 @@ podLabels, selector, and values (its own over the common ones).
     {{- $name := printf "%s-%s" (include "capt.fullname" $root) (trimPrefix "capt-" $program) -}}
     {{- $tag := default $root.Chart.AppVersion $values.image.tag -}}
     {{- $about := dict "root" $root "program" $program "component" $key "tag" $tag -}}
+    {{- if and (eq $key "tenant") $root.Values.watch.namespace -}}
+      {{- fail "controllers.tenant.enabled cannot be with watch.namespace: Tenants belong to no namespace, and have several; use watch.filter, or install it as a release of its own" -}}
+    {{- end -}}
     {{- if not (or $values.serviceAccount.create $values.serviceAccountName) -}}
       {{- fail (printf "controllers.%s.serviceAccountName must name an account, because serviceAccount.create is false" $key) -}}
     {{- end -}}

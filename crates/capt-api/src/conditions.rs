@@ -597,5 +597,37 @@ pub mod workspace_apply {
     }
 }
 
+/// Tenant, reported by capt-tenant-controller.
+pub mod tenant {
+    report! {
+        /// Every condition of a Tenant.
+        TenantReport {
+            /// The namespaces are those of the spec, and their administrator may work in them.
+            ready: Ready = "Ready" {
+                NamespacesReady = "NamespacesReady",
+                WaitingForNamespaces = "WaitingForNamespaces",
+                WaitingForClusters = "WaitingForClusters",
+                ClustersExist = "ClustersExist",
+                OwnershipConflict = "OwnershipConflict",
+                AdmissionDenied = "AdmissionDenied",
+                Refused = "Refused",
+                Deleting = "Deleting",
+            }
+            /// The object is being deleted, and what that waits for.
+            deleting: Deleting = "Deleting" {
+                NotDeleting = "NotDeleting",
+                WaitingForClusters = "WaitingForClusters",
+                WaitingForNamespaces = "WaitingForNamespaces",
+                ClustersExist = "ClustersExist",
+                AdmissionDenied = "AdmissionDenied",
+                Refused = "Refused",
+                Paused = "Paused",
+            }
+            /// Reconciliation is paused by annotation.
+            paused: Paused = "Paused" { Paused = "Paused", NotPaused = "NotPaused" }
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests;

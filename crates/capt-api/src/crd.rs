@@ -10,7 +10,7 @@ use serde_json::Value;
 
 use crate::names::{API_VERSION, annotation, label};
 use crate::{
-    CaptCluster, CaptClusterTemplate, CaptControlPlane, CaptControlPlaneTemplate, WorkspaceTemplate,
+    CaptCluster, CaptClusterTemplate, CaptControlPlane, CaptControlPlaneTemplate, Tenant, WorkspaceTemplate,
     WorkspaceTemplateApply,
 };
 
@@ -18,7 +18,7 @@ const INFRASTRUCTURE: (&str, &str) = (label::PROVIDER, "infrastructure-capt");
 const CONTROL_PLANE: (&str, &str) = (label::PROVIDER, "control-plane-capt");
 /// These kinds follow Cluster API's v1beta2 contract in their version v1beta1.
 const CONTRACT: (&str, &str) = (label::CONTRACT_V1BETA2, API_VERSION);
-/// On every CRD: `clusterctl move` would otherwise leave the applies behind, and with them destroy the clusters.
+/// On every namespaced CRD: `clusterctl move` would otherwise leave the applies behind, and with them destroy the clusters.
 const CLUSTERCTL: (&str, &str) = (label::CLUSTERCTL, "");
 /// Templates belong to no Cluster, but their applies need them in the new place too.
 const MOVED: (&str, &str) = (label::CLUSTERCTL_MOVE, "");
@@ -32,6 +32,8 @@ pub fn all() -> Vec<CustomResourceDefinition> {
         labelled(CaptControlPlaneTemplate::crd(), &[CONTROL_PLANE, CONTRACT, CLUSTERCTL]),
         labelled(WorkspaceTemplate::crd(), &[INFRASTRUCTURE, CLUSTERCTL, MOVED]),
         labelled(WorkspaceTemplateApply::crd(), &[INFRASTRUCTURE, CLUSTERCTL]),
+        // Of neither provider, and not moved: what is a namespace here is somebody else's there.
+        Tenant::crd(),
     ];
     for crd in &mut all {
         let version = (

@@ -25,6 +25,7 @@ pub mod names;
 pub mod ownership;
 pub mod reasons;
 pub mod schema;
+pub mod tenant;
 pub mod vpc_id;
 pub mod workspace;
 
@@ -32,4 +33,5 @@ pub use cluster::{CaptCluster, CaptClusterTemplate};
 pub use controlplane::{CaptControlPlane, CaptControlPlaneTemplate};
 pub use external::cluster::Cluster;
 pub use external::workspace::{Workspace, WorkspaceKind};
+pub use tenant::Tenant;
 pub use workspace::{WorkspaceTemplate, WorkspaceTemplateApply};

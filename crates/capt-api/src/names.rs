@@ -13,6 +13,8 @@ use sha2::{Digest, Sha256};
 pub const INFRASTRUCTURE_GROUP: &str = "infrastructure.cluster.x-k8s.io";
 /// The API group of CAPTControlPlane.
 pub const CONTROL_PLANE_GROUP: &str = "controlplane.cluster.x-k8s.io";
+/// The API group of Tenant.
+pub const MULTITENANCY_GROUP: &str = "multitenancy.capt.dev";
 /// The version in which CAPT serves all of its kinds.
 pub const API_VERSION: &str = "v1beta1";
 
@@ -28,11 +30,22 @@ pub enum Manager {
     ControlPlane,
     Endpoint,
     Secrets,
+    Tenant,
     Workspace,
 }
 
 impl Manager {
-    pub const ALL: [Self; 5] = [
+    pub const ALL: [Self; 6] = [
+        Self::Cluster,
+        Self::ControlPlane,
+        Self::Endpoint,
+        Self::Secrets,
+        Self::Tenant,
+        Self::Workspace,
+    ];
+
+    /// Those that make clusters, all of which are needed for one.
+    pub const OF_CLUSTERS: [Self; 5] = [
         Self::Cluster,
         Self::ControlPlane,
         Self::Endpoint,
@@ -47,6 +60,7 @@ impl Manager {
             Self::ControlPlane => "capt-controlplane-controller",
             Self::Endpoint => "capt-endpoint",
             Self::Secrets => "capt-secrets",
+            Self::Tenant => "capt-tenant-controller",
             Self::Workspace => "capt-workspace-controller",
         }
     }
@@ -80,6 +94,8 @@ pub mod finalizer {
     /// On a namespaced Workspace, until the turn of its apply has come: the deletion of a namespace reaches all Workspaces at
     /// once, and the Terraform provider destroys nothing while there is a finalizer beside its own.
     pub const WORKSPACE_HOLD: &str = "infrastructure.cluster.x-k8s.io/workspace-hold";
+    /// On a Tenant, until its namespaces are gone.
+    pub const TENANT: &str = "tenant.finalizers.multitenancy.capt.dev";
     /// What the Go version put on its objects; taken over as our own.
     pub const GO_VERSION: &str = "infrastructure.cluster.x-k8s.io/finalizer";
     /// The Terraform provider's own, on a Workspace, until Terraform has nothing left to destroy.
@@ -105,6 +121,8 @@ pub mod label {
     pub const WTA_NAMESPACE: &str = "infrastructure.cluster.x-k8s.io/wta-namespace";
     /// On a Workspace: its apply's name (see [`super::label_value`]; the exact one is in the annotation).
     pub const WTA_NAME: &str = "infrastructure.cluster.x-k8s.io/wta-name";
+    /// On what is made for a Tenant: its name (see [`super::label_value`]).
+    pub const TENANT: &str = "multitenancy.capt.dev/tenant";
     /// On a WorkspaceTemplate, set to `true` by an operator: its Terraform backend is reached from both management clusters
     /// of a move.
     pub const SHARED_BACKEND: &str = "infrastructure.cluster.x-k8s.io/shared-backend";
@@ -225,6 +243,11 @@ pub mod secret {
     /// Key of a CA certificate.
     pub const CA_KEY: &str = "tls.crt";
 }
+
+/// The RoleBinding in each namespace of a Tenant that has an administrator.
+pub const TENANT_ADMIN_BINDING: &str = "capt-tenant-admin";
+/// The ClusterRole that it gives, one that every Kubernetes has.
+pub const TENANT_ADMIN_ROLE: &str = "admin";
 
 /// The apply that creates a CAPTCluster's VPC.
 pub fn vpc_apply_name(capt_cluster: &str) -> String {

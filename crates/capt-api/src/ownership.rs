@@ -29,6 +29,11 @@ pub enum Kind {
     ClusterSecret,
     /// Cluster API's Cluster.
     Cluster,
+    Tenant,
+    /// A Namespace of a Tenant.
+    TenantNamespace,
+    /// The RoleBinding of a Tenant's administrator.
+    TenantBinding,
 }
 
 /// One row: this manager, and no other, writes this path.
@@ -178,6 +183,27 @@ pub const TABLE: &[Owned] = table! {
 
     Cluster, Endpoint:
         "spec.controlPlaneEndpoint";
+
+    Tenant, Tenant:
+        "metadata.finalizers[tenant.finalizers.multitenancy.capt.dev]",
+        "status.namespaces",
+        "status.clusters",
+        "status.observedGeneration",
+        "status.conditions[Ready]",
+        "status.conditions[Deleting]",
+        "status.conditions[Paused]";
+
+    TenantNamespace, Tenant:
+        "metadata.labels[infrastructure.cluster.x-k8s.io/capt-owner-uid]",
+        "metadata.labels[multitenancy.capt.dev/tenant]",
+        "metadata.ownerReferences";
+
+    TenantBinding, Tenant:
+        "metadata.labels[infrastructure.cluster.x-k8s.io/capt-owner-uid]",
+        "metadata.labels[multitenancy.capt.dev/tenant]",
+        "metadata.ownerReferences",
+        "roleRef",
+        "subjects";
 };
 
 /// Fields of Cluster API's Cluster that a controller clears when its own object caused them. Cluster API writes them, so

@@ -66,6 +66,7 @@ pub const ALL: &[Meaning] = &[
     fine("EndpointPublished"),
     fine("ExistingVPCUsed"),
     fine("Initialized"),
+    fine("NamespacesReady"),
     fine("NoFailure"),
     fine("NotDeleting"),
     fine("NotPaused"),
@@ -92,10 +93,12 @@ pub const ALL: &[Meaning] = &[
     passing("VPCCreating", "Terraform makes the VPC; the WorkspaceTemplateApply says how far it is."),
     passing("ValidatingSecret", "The connection secret is being checked; if it stays so, read the log of capt-secrets."),
     passing("WaitingForCluster", "Create the Cluster and let it refer to this object; Cluster API core then sets the owner."),
+    passing("WaitingForClusters", "The Clusters that the message names are being deleted; look at their conditions."),
     passing("WaitingForControlPlane", "The control planes named in the message have to go first; look at their condition Deleting."),
     passing("WaitingForEndpoint", "Look at condition EndpointReady; if it is missing, check that capt-endpoint runs."),
     passing("WaitingForEndpointCleanup", "capt-endpoint has to clear the Cluster's endpoint; check that it runs."),
     passing("WaitingForInputs", "Create the Secrets and ConfigMaps that the message names; the template reads them."),
+    passing("WaitingForNamespaces", "The namespaces that the message names are being deleted; what they wait for stands behind each."),
     passing("WaitingForOldWorkspace", "An earlier Workspace of the same name is being destroyed; wait until it is gone."),
     passing("WaitingForProvider", "Check that provider-terraform runs and has room for more Workspaces at once."),
     passing("WaitingForSecret", "The connection secret comes when Terraform is done; else check that the template writes it."),
@@ -108,6 +111,7 @@ pub const ALL: &[Meaning] = &[
     passing("WaitingForWorkspaces", "The applies or Workspaces that the message names have to be ready first."),
     trouble("AdmissionDenied", "An admission policy of the management cluster refuses the object; change the policy, or what was asked for."),
     trouble("ApplyDeleted", "Remove the finalizers of the WorkspaceTemplateApply to have it made again, or delete the Cluster."),
+    trouble("ClustersExist", "Delete or move what the message names, or set spec.deletionPolicy of the Tenant to Cascade."),
     trouble("ControlPlaneTimeout", "See what the WorkspaceTemplateApply waits for, or raise timeouts.controlPlaneTimeout; a late success still counts."),
     trouble("CreateInterrupted", "Look in the cloud for what the first apply made, then annotate the apply to resume, as the message says."),
     trouble("CredentialsMissing", "Give the ProviderConfig credentials that exist and are still valid."),
@@ -124,6 +128,7 @@ pub const ALL: &[Meaning] = &[
     trouble("InvalidSpec", "Correct the field that the message names."),
     trouble("InvalidTemplate", "Correct the WorkspaceTemplate where the message says."),
     trouble("InvalidVPCConfig", "Set exactly one of spec.vpcTemplateRef and spec.existingVpcId."),
+    trouble("Refused", "The API server refuses what the message says; mostly a permission is missing that the chart gives unless rbac is false."),
     trouble("OwnershipConflict", "An object of that name belongs to something else: rename one of them, or remove the other."),
     trouble("ProviderConfigMissing", "Create the ProviderConfig that the template names, or correct the name."),
     trouble("QuotaExceeded", "Raise the quota of the cloud account, or remove what is no longer needed; the provider tries again."),
@@ -147,7 +152,7 @@ mod tests {
 
     use super::*;
     use crate::conditions::{
-        Report, Words, cluster, control_plane, endpoint, secrets, workspace_apply, workspace_template,
+        Report, Words, cluster, control_plane, endpoint, secrets, tenant, workspace_apply, workspace_template,
     };
 
     /// Every condition with its words, by the name that the troubleshooting guide gives to its object.
@@ -158,6 +163,7 @@ mod tests {
         ("CAPTControlPlane", secrets::SecretsReport::WORDS),
         ("apply", workspace_apply::ApplyReport::WORDS),
         ("WorkspaceTemplate", workspace_template::TemplateReport::WORDS),
+        ("Tenant", tenant::TenantReport::WORDS),
     ];
 
     fn words() -> BTreeSet<&'static str> {

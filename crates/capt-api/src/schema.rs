@@ -20,6 +20,8 @@ pub const MAX_APPLY_VARIABLE_VALUE: u32 = 131_072;
 pub const MAX_OUTPUTS: u32 = 64;
 /// Longest Terraform output kept in a status.
 pub const MAX_OUTPUT_VALUE: u32 = 4096;
+/// Most namespaces of a Tenant.
+pub const MAX_TENANT_NAMESPACES: u32 = 64;
 /// Most AWS tags on one resource.
 pub const MAX_TAGS: u32 = 50;
 
@@ -76,6 +78,47 @@ pub fn namespace(_: &mut SchemaGenerator) -> Schema {
             format!("self.matches('{DNS_LABEL}')"),
             "namespace must be the name of a namespace: lower-case letters, digits and dashes, such as team-a; leave it out for the object's own namespace",
         )],
+    })
+}
+
+/// The namespace of a ServiceAccount.
+pub fn account_namespace(_: &mut SchemaGenerator) -> Schema {
+    json_schema!({
+        "type": "string",
+        "maxLength": 63,
+        "x-kubernetes-validations": [rule(
+            format!("self.matches('{DNS_LABEL}')"),
+            "namespace must be that of the ServiceAccount: lower-case letters, digits and dashes, such as team-a-ci",
+        )],
+    })
+}
+
+/// What the names of a Tenant's namespaces begin with.
+pub fn namespace_prefix(_: &mut SchemaGenerator) -> Schema {
+    json_schema!({
+        "type": "string",
+        "maxLength": 62,
+        "x-kubernetes-validations": [rule(
+            "self.matches('^([a-z0-9][-a-z0-9]*)?$')".into(),
+            "namespacePrefix must be lower-case letters, digits and dashes, beginning with a letter or digit, such as team-a-; it may be empty",
+        )],
+    })
+}
+
+/// The namespaces of a Tenant, without their prefix.
+pub fn tenant_namespaces(_: &mut SchemaGenerator) -> Schema {
+    json_schema!({
+        "type": "array",
+        "maxItems": MAX_TENANT_NAMESPACES,
+        "x-kubernetes-list-type": "set",
+        "items": {
+            "type": "string",
+            "maxLength": 63,
+            "x-kubernetes-validations": [rule(
+                format!("self.matches('{DNS_LABEL}')"),
+                "namespaces must be lower-case letters, digits and dashes, beginning and ending with a letter or digit, such as dev; the prefix is put before each",
+            )],
+        },
     })
 }
 

@@ -1,7 +1,7 @@
 //! The rules of the chart's Roles, from what each controller declares beside its code.
 //!
 //! An installation in one namespace gets a Role there in place of its ClusterRole, and a ClusterRole for the little that
-//! belongs to no namespace.
+//! belongs to no namespace. Tenants belong to none at all, so their controller is not for such an installation.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -23,6 +23,7 @@ const CONTROLLERS: &[(Manager, &[Rule])] = &[
     (Manager::ControlPlane, capt_controlplane_controller::EVERYWHERE),
     (Manager::Endpoint, capt_endpoint::EVERYWHERE),
     (Manager::Secrets, capt_secrets::EVERYWHERE),
+    (Manager::Tenant, capt_tenant_controller::EVERYWHERE),
     (Manager::Workspace, capt_workspace_controller::EVERYWHERE),
 ];
 
@@ -32,9 +33,11 @@ pub(crate) fn files(_repository: &Path) -> Result<Vec<Output>> {
     for (controller, everywhere) in CONTROLLERS {
         let (inside, across) = rbac::in_one_namespace(everywhere);
         file(format!("{controller}.everywhere.yaml"), rbac::yaml(everywhere));
-        file(format!("{controller}.in-namespace.yaml"), rbac::yaml(&inside));
-        if !across.is_empty() {
-            file(format!("{controller}.across-namespaces.yaml"), rbac::yaml(&across));
+        if *controller != Manager::Tenant {
+            file(format!("{controller}.in-namespace.yaml"), rbac::yaml(&inside));
+            if !across.is_empty() {
+                file(format!("{controller}.across-namespaces.yaml"), rbac::yaml(&across));
+            }
         }
         file(
             format!("{controller}.own-namespace.yaml"),
@@ -42,6 +45,14 @@ pub(crate) fn files(_repository: &Path) -> Result<Vec<Output>> {
         );
     }
     file("metrics-reviews.yaml".into(), rbac::yaml(scraper::REVIEWS));
+    file(
+        "aggregate-to-edit.yaml".into(),
+        rbac::yaml(capt_tenant_controller::AGGREGATE_TO_EDIT),
+    );
+    file(
+        "aggregate-to-view.yaml".into(),
+        rbac::yaml(capt_tenant_controller::AGGREGATE_TO_VIEW),
+    );
     file("capt-install.guard.yaml".into(), rbac::yaml(capt_install::GUARD));
     file(
         "capt-install.apply-crds.yaml".into(),
@@ -90,7 +101,9 @@ mod tests {
             let rules: Vec<PolicyRule> = serde_saphyr::from_str(text).unwrap_or_else(|error| panic!("{name}: {error}"));
             assert!(!rules.is_empty(), "{name}");
             let named = rules.iter().filter(|rule| rule.resource_names.is_some()).count();
-            let narrowed = name.ends_with("-crds.yaml") || name.ends_with(".own-namespace.yaml");
+            let narrowed = name.ends_with("-crds.yaml")
+                || name.ends_with(".own-namespace.yaml")
+                || name == "capt-tenant-controller.everywhere.yaml";
             assert_eq!(named, usize::from(narrowed), "{name}");
         }
     }

@@ -64,6 +64,7 @@ impl Builder {
             ),
             ("endpoint", controller(vec![])),
             ("secrets", controller(vec![("allowExecKubeconfig", boolean())])),
+            ("tenant", controller(vec![("aggregateClusterRoles", boolean())])),
             (
                 "workspace",
                 controller(vec![

@@ -23,6 +23,7 @@ pub(crate) fn files(_repository: &Path) -> anyhow::Result<Vec<Output>> {
         capt_endpoint::ENDPOINT_READY.markdown(),
         capt_secrets::SECRETS_READY.markdown(),
         capt_workspace_controller::APPLY.markdown(),
+        capt_tenant_controller::READY.markdown(),
     ];
     Ok(vec![Output::File {
         path: "docs/states.md".into(),

@@ -5,7 +5,7 @@ use std::fmt::Debug;
 
 use anyhow::{Context, bail};
 use capt_api::names::{finalizer, label};
-use capt_api::{CaptCluster, CaptControlPlane, WorkspaceTemplateApply};
+use capt_api::{CaptCluster, CaptControlPlane, Tenant, WorkspaceTemplateApply};
 use kube::api::ListParams;
 use kube::core::NamespaceResourceScope;
 use kube::{Api, Client, Resource, ResourceExt};
@@ -20,6 +20,7 @@ const FINALIZERS: &[&str] = &[
     finalizer::WORKSPACE_TEMPLATE_APPLY,
     finalizer::CAPT_CLUSTER_HOLD,
     finalizer::CAPT_CONTROL_PLANE_HOLD,
+    finalizer::TENANT,
     finalizer::GO_VERSION,
 ];
 /// Objects named in a refusal; the rest is counted.
@@ -41,29 +42,41 @@ pub(crate) struct Args {
 
 /// Fails while objects need the controllers, and names them.
 pub(crate) async fn guard(client: &Client, args: &Args) -> anyhow::Result<()> {
-    let held = [
-        held::<CaptCluster>(client, args).await?,
-        held::<CaptControlPlane>(client, args).await?,
-        held::<WorkspaceTemplateApply>(client, args).await?,
+    let namespace = args.namespace.as_deref().filter(|name| !name.is_empty());
+    let mut needing = [
+        held(within::<CaptCluster>(client, namespace), args).await?,
+        held(within::<CaptControlPlane>(client, namespace), args).await?,
+        held(within::<WorkspaceTemplateApply>(client, namespace), args).await?,
     ]
     .concat();
-    if held.is_empty() {
+    if namespace.is_none() {
+        // Tenants belong to no namespace, and an installation for one has nothing to do with them.
+        needing.extend(held(Api::<Tenant>::all(client.clone()), args).await?);
+    }
+    if needing.is_empty() {
         println!("no object needs CAPT's controllers any more");
         return Ok(());
     }
-    bail!(refusal(&held))
+    bail!(refusal(&needing))
+}
+
+/// The objects of a kind in this namespace, or in all.
+fn within<K>(client: &Client, namespace: Option<&str>) -> Api<K>
+where
+    K: Resource<DynamicType = (), Scope = NamespaceResourceScope>,
+{
+    match namespace {
+        Some(namespace) => Api::namespaced(client.clone(), namespace),
+        None => Api::all(client.clone()),
+    }
 }
 
 /// The objects of a kind that carry a finalizer of CAPT's. A kind that the API server does not know has none.
-async fn held<K>(client: &Client, args: &Args) -> anyhow::Result<Vec<String>>
+async fn held<K>(api: Api<K>, args: &Args) -> anyhow::Result<Vec<String>>
 where
-    K: Resource<DynamicType = (), Scope = NamespaceResourceScope> + Clone + Debug + DeserializeOwned,
+    K: Resource<DynamicType = ()> + Clone + Debug + DeserializeOwned,
 {
     let kind = K::kind(&());
-    let api: Api<K> = match args.namespace.as_deref().filter(|name| !name.is_empty()) {
-        Some(namespace) => Api::namespaced(client.clone(), namespace),
-        None => Api::all(client.clone()),
-    };
     let mut page = ListParams::default().limit(PAGE);
     if let Some(value) = args.watch_filter.as_deref().filter(|value| !value.is_empty()) {
         page = page.labels(&format!("{}={value}", label::WATCH_FILTER));
@@ -76,8 +89,8 @@ where
         };
         let needing = list.items.iter().filter(|object| needs_capt(object.finalizers()));
         found.extend(needing.map(|object| {
-            let namespace = object.namespace().unwrap_or_default();
-            format!("{kind} {namespace}/{}", object.name_any())
+            let namespace = object.namespace().map(|namespace| format!("{namespace}/"));
+            format!("{kind} {}{}", namespace.unwrap_or_default(), object.name_any())
         }));
         match list.metadata.continue_.filter(|token| !token.is_empty()) {
             Some(token) => page = page.continue_token(&token),
@@ -105,7 +118,7 @@ fn refusal(held: &[String]) -> String {
 
 const WAYS_OUT: &str = "\
 Without the controllers their finalizers would stay for ever, and with them everything that Terraform made.
-- Delete the Clusters they belong to, wait until all of this is gone, then uninstall again.
+- Delete the Clusters and Tenants they belong to, wait until all of this is gone, then uninstall again.
 - To keep the clusters, move them to another management cluster first (clusterctl move).
 - To take CAPT away for a while and install it again later, uninstall with --no-hooks. Nothing is deleted then.";
 

@@ -6,6 +6,7 @@ use capt_runtime::rbac::Rule;
 pub const APPLY_CRDS: &[Rule] = &[Rule {
     groups: &["apiextensions.k8s.io"],
     resources: &["customresourcedefinitions"],
+    names: &[],
     verbs: &["get", "list", "watch", "create", "patch"],
     why: "the CRDs are compared, applied, and watched until they are served",
 }];
@@ -14,6 +15,7 @@ pub const APPLY_CRDS: &[Rule] = &[Rule {
 pub const DELETE_CRDS: &[Rule] = &[Rule {
     groups: &["apiextensions.k8s.io"],
     resources: &["customresourcedefinitions"],
+    names: &[],
     verbs: &["delete"],
     why: "the CRDs go with the release, because crds.keep is false",
 }];
@@ -23,12 +25,21 @@ pub const GUARD: &[Rule] = &[
     Rule {
         groups: &["infrastructure.cluster.x-k8s.io"],
         resources: &["captclusters", "workspacetemplateapplies"],
+        names: &[],
         verbs: &["list"],
         why: "whether any still has a finalizer that only CAPT removes; metadata only",
     },
     Rule {
         groups: &["controlplane.cluster.x-k8s.io"],
         resources: &["captcontrolplanes"],
+        names: &[],
+        verbs: &["list"],
+        why: "whether any still has a finalizer that only CAPT removes; metadata only",
+    },
+    Rule {
+        groups: &["multitenancy.capt.dev"],
+        resources: &["tenants"],
+        names: &[],
         verbs: &["list"],
         why: "whether any still has a finalizer that only CAPT removes; metadata only",
     },

@@ -13,6 +13,8 @@ use k8s_openapi::{
 pub struct Rule {
     pub groups: &'static [&'static str],
     pub resources: &'static [&'static str],
+    /// Objects of these names only; of all names if empty.
+    pub names: &'static [&'static str],
     pub verbs: &'static [&'static str],
     /// Which code needs it, and what for.
     pub why: &'static str,
@@ -22,6 +24,7 @@ pub struct Rule {
 const MAKE_LEASE: Rule = Rule {
     groups: &["coordination.k8s.io"],
     resources: &["leases"],
+    names: &[],
     verbs: &["create"],
     why: "leader election: one replica works, the others stand by",
 };
@@ -40,6 +43,7 @@ pub const OWN_NAMESPACE: &[Rule] = &[MAKE_LEASE, HOLD_LEASE];
 pub const EVERYWHERE: &[Rule] = &[Rule {
     groups: &["events.k8s.io"],
     resources: &["events"],
+    names: &[],
     verbs: &["create"],
     why: "one Event per transition of an object",
 }];
@@ -47,6 +51,7 @@ pub const EVERYWHERE: &[Rule] = &[Rule {
 /// What belongs to no namespace among the things that rules are about: group and resource.
 const CLUSTER_SCOPED: &[(&str, &str)] = &[
     ("tf.upbound.io", "workspaces"),
+    ("multitenancy.capt.dev", "tenants"),
     ("authentication.k8s.io", "tokenreviews"),
     ("authorization.k8s.io", "subjectaccessreviews"),
 ];
@@ -71,6 +76,7 @@ impl Rule {
         PolicyRule {
             api_groups: owned(self.groups),
             resources: owned(self.resources),
+            resource_names: owned(self.names).filter(|names: &Vec<String>| !names.is_empty()),
             verbs: self.verbs.iter().map(ToString::to_string).collect(),
             ..PolicyRule::default()
         }
@@ -142,6 +148,9 @@ pub fn yaml(rules: &[Rule]) -> String {
             list(rule.resources),
             list(rule.verbs),
         );
+        if !rule.names.is_empty() {
+            let _ = writeln!(text, "  resourceNames: {}", list(rule.names));
+        }
     }
     text
 }
@@ -167,6 +176,7 @@ mod tests {
         let rule = |groups, resources| Rule {
             groups,
             resources,
+            names: &[],
             verbs: &["get"],
             why: "",
         };

@@ -29,12 +29,14 @@ pub const REVIEWS: &[Rule] = &[
     Rule {
         groups: &["authentication.k8s.io"],
         resources: &["tokenreviews"],
+        names: &[],
         verbs: &["create"],
         why: "whose token a scraper of the metrics sends",
     },
     Rule {
         groups: &["authorization.k8s.io"],
         resources: &["subjectaccessreviews"],
+        names: &[],
         verbs: &["create"],
         why: "whether that one may read the metrics",
     },

@@ -131,6 +131,13 @@ impl Bench {
     pub async fn bare(environment: Environment, prefix: &str) -> Result<Self> {
         let client = up::client(&environment.kubeconfig()).await?;
         let namespace = super::namespace(&client, prefix).await?;
+        Self::within(environment, &namespace).await
+    }
+
+    /// In a namespace that is there, without the templates.
+    pub async fn within(environment: Environment, namespace: &str) -> Result<Self> {
+        let client = up::client(&environment.kubeconfig()).await?;
+        let namespace = namespace.to_owned();
         Ok(Self {
             watchman: Watchman::start(&client, &namespace),
             cloud: environment.clone(),

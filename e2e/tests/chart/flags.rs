@@ -29,7 +29,7 @@ async fn the_programs_understand_their_flags() -> Result<()> {
     let namespaced = json!({ "watch": { "namespace": "team-a", "filter": "blue" } });
     for values in [json!({}), everything(), namespaced] {
         let rendered = helm.render(&values)?;
-        for controller in Manager::ALL {
+        for controller in Manager::OF_CLUSTERS {
             understood(controller.as_str(), &rendered.flags(controller.as_str())?)?;
         }
         for job in rendered.of_kind("Job") {
@@ -40,6 +40,8 @@ async fn the_programs_understand_their_flags() -> Result<()> {
             understood("capt-install", &arguments)?;
         }
     }
+    let tenants = Manager::Tenant.as_str();
+    understood(tenants, &helm.render(&everything())?.flags(tenants)?)?;
     ensure!(
         understood("capt-secrets", &["--no-such-flag"]).is_err(),
         "nothing is ever refused"

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use anyhow::{Context, Result, ensure};
-use capt_e2e::components::CONTROLLERS;
+use capt_e2e::components::{CONTROLLERS, all_controllers};
 use capt_e2e::{manifests, testing};
 use capt_runtime::rbac::{OWN_NAMESPACE, Rule};
 use futures::{StreamExt, TryStreamExt, stream};
@@ -18,9 +18,10 @@ use crate::helm::Helm;
 /// Group, resource with its subresource, verb.
 type Permission = (String, String, String);
 
+/// What holds for objects of all names.
 fn permissions(rules: &[Rule]) -> BTreeSet<Permission> {
     let mut all = BTreeSet::new();
-    for rule in rules {
+    for rule in rules.iter().filter(|rule| rule.names.is_empty()) {
         for group in rule.groups {
             for resource in rule.resources {
                 let of = |verb: &&str| ((*group).to_owned(), (*resource).to_owned(), (*verb).to_owned());
@@ -41,7 +42,8 @@ fn escalations() -> BTreeSet<Permission> {
         ("apps", "deployments", "patch"),
         ("rbac.authorization.k8s.io", "clusterroles", "escalate"),
         ("rbac.authorization.k8s.io", "clusterroles", "bind"),
-        ("rbac.authorization.k8s.io", "rolebindings", "create"),
+        ("rbac.authorization.k8s.io", "clusterrolebindings", "create"),
+        ("rbac.authorization.k8s.io", "roles", "create"),
         ("apiextensions.k8s.io", "customresourcedefinitions", "patch"),
         (
             "admissionregistration.k8s.io",
@@ -80,7 +82,10 @@ impl Installation {
     async fn new(watch: Option<&str>) -> Result<Self> {
         let client = testing::client().await?;
         let namespace = testing::namespace(&client, "chart-rbac").await?;
-        let values = json!({ "watch": { "namespace": watch.unwrap_or_default() } });
+        let values = json!({
+            "watch": { "namespace": watch.unwrap_or_default() },
+            "controllers": { "tenant": { "enabled": watch.is_none() } },
+        });
         let rendered = Helm::new().await?.render_into(&namespace, "capt", &values)?;
         let objects = rendered.objects.into_iter().filter(|object| {
             let kind = object["kind"].as_str().unwrap_or_default();
@@ -141,10 +146,14 @@ impl Installation {
         let roles: Api<ClusterRole> = Api::all(self.client.clone());
         let bindings: Api<ClusterRoleBinding> = Api::all(self.client.clone());
         let prefix = format!("{}:", self.namespace);
+        let is_ours = |name: &String| name.starts_with(&prefix);
         for binding in bindings.list(&ListParams::default()).await? {
-            let name = binding.metadata.name.unwrap_or_default();
-            if name.starts_with(&prefix) {
+            if let Some(name) = binding.metadata.name.filter(is_ours) {
                 bindings.delete(&name, &DeleteParams::default()).await?;
+            }
+        }
+        for role in roles.list(&ListParams::default()).await? {
+            if let Some(name) = role.metadata.name.filter(is_ours) {
                 roles.delete(&name, &DeleteParams::default()).await?;
             }
         }
@@ -154,9 +163,7 @@ impl Installation {
 
 /// Everything that anybody may do, and some things that nobody may.
 fn everything_to_ask() -> BTreeSet<Permission> {
-    let declared = CONTROLLERS
-        .iter()
-        .flat_map(|controller| permissions(controller.everywhere));
+    let declared = all_controllers().flat_map(|controller| permissions(controller.everywhere));
     declared.chain(escalations()).collect()
 }
 
@@ -164,7 +171,7 @@ fn everything_to_ask() -> BTreeSet<Permission> {
 async fn everywhere_means_what_is_declared() -> Result<()> {
     let installation = Installation::new(None).await?;
     let asked = everything_to_ask();
-    for controller in CONTROLLERS {
+    for controller in all_controllers() {
         let held = installation.held(controller.name, Reach::default(), &asked).await?;
         let declared = permissions(controller.everywhere);
         ensure!(
@@ -173,9 +180,25 @@ async fn everywhere_means_what_is_declared() -> Result<()> {
             controller.name,
             held.symmetric_difference(&declared)
         );
+        for rule in controller.everywhere.iter().filter(|rule| !rule.names.is_empty()) {
+            let named = permissions(&[Rule { names: &[], ..*rule }]);
+            for (name, expected) in rule
+                .names
+                .iter()
+                .map(|name| (*name, true))
+                .chain([("cluster-admin", false)])
+            {
+                let reach = Reach {
+                    name: Some(name),
+                    ..Reach::default()
+                };
+                let held = installation.held(controller.name, reach, &named).await?;
+                ensure!((held == named) == expected, "{} on {name}: {held:?}", controller.name);
+            }
+        }
         // Of the Leases in the release's namespace its own is the controller's, and no other; elsewhere there is none.
         let leases = permissions(OWN_NAMESPACE);
-        for other in CONTROLLERS {
+        for other in all_controllers() {
             let of_lease = Reach {
                 name: Some(other.name),
                 ..Reach::inside(&installation.namespace)

@@ -141,6 +141,7 @@ fn targets() -> Result<Vec<(String, String)>> {
         (Manager::ControlPlane, Port::ControlPlaneController),
         (Manager::Endpoint, Port::EndpointController),
         (Manager::Secrets, Port::SecretsController),
+        (Manager::Tenant, Port::TenantController),
         (Manager::Workspace, Port::WorkspaceController),
     ];
     let target = |(controller, port): (Manager, Port)| {

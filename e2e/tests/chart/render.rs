@@ -82,6 +82,7 @@ pub(crate) fn everything() -> Value {
         "controllers": {
             "cluster": { "clearClusterFailures": false },
             "secrets": { "allowExecKubeconfig": true, "logLevel": "debug", "replicas": 3, "image": { "tag": "1.2.3" } },
+            "tenant": { "enabled": true },
             "workspace": { "resumeInterruptedCreates": true, "sharedTerraformBackend": true },
         },
         "crds": { "keep": false, "allowDowngrade": true },
@@ -125,10 +126,11 @@ async fn every_controller_has_one_of_everything() -> Result<()> {
     ] {
         ensure!(rendered.count(kind) == controllers, "{} {kind}s", rendered.count(kind));
     }
-    for kind in ["ClusterRole", "ClusterRoleBinding"] {
+    // Two roles are given to other roles.
+    for (kind, given) in [("ClusterRole", 2), ("ClusterRoleBinding", 0)] {
         // For its work and for its scrapers, and one for those themselves.
         ensure!(
-            rendered.count(kind) == 2 * controllers + 1,
+            rendered.count(kind) == 2 * controllers + 1 + given,
             "{} {kind}s",
             rendered.count(kind)
         );
@@ -266,7 +268,7 @@ async fn an_upgrade_of_one_controller_leaves_the_others_alone() -> Result<()> {
     let helm = Helm::new().await?;
     let before = helm.render(&json!({}))?;
     let after = helm.render(&json!({ "controllers": { "secrets": { "image": { "tag": "9.9.9" } } } }))?;
-    for controller in Manager::ALL {
+    for controller in Manager::OF_CLUSTERS {
         let changed = before.pod(controller.as_str())? != after.pod(controller.as_str())?;
         ensure!(changed == (controller == Manager::Secrets), "{controller}");
     }

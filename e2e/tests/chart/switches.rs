@@ -13,6 +13,7 @@ use crate::render::{Rendered, is_hook, merged};
 type Row = (Value, fn(&Rendered) -> Result<bool>);
 
 const SECRETS: &str = "capt-secrets";
+const TENANTS: &str = "capt-tenant-controller";
 const DIGEST: &str = "sha256:0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef";
 
 fn common(values: Value) -> Value {
@@ -23,16 +24,16 @@ fn controller(key: &str, values: Value) -> Value {
     json!({ "controllers": { key: values } })
 }
 
-/// Values that every controller has of its own.
+/// Values that every controller has of its own, where it is on by default.
 fn for_each(values: Value) -> Value {
     let keys = ["cluster", "controlplane", "endpoint", "secrets", "workspace"];
     let controllers: Map<String, Value> = keys.into_iter().map(|key| (key.to_owned(), values.clone())).collect();
     json!({ "controllers": controllers })
 }
 
-/// Whether something holds for every controller.
+/// Whether something holds for every controller that is on by default.
 fn all(holds: impl Fn(&str) -> Result<bool>) -> Result<bool> {
-    for controller in Manager::ALL {
+    for controller in Manager::OF_CLUSTERS {
         if !holds(controller.as_str())? {
             return Ok(false);
         }
@@ -121,7 +122,7 @@ fn top_level() -> Vec<Row> {
             // One per controller, and one for the guard. Workspaces alone are cluster-scoped.
             Ok(flag(r, "--namespace=team-a")?
                 && guarded
-                && roles == Manager::ALL.len() + 1
+                && roles == Manager::OF_CLUSTERS.len() + 1
                 && wide == ["capt-system:capt-workspace-controller"])
         }),
         (json!({ "watch": { "filter": "blue" } }), |r| {
@@ -302,7 +303,7 @@ fn reachability() -> Vec<Row> {
                 && flag(r, "--metrics-bind-address=:9090")?)
         }),
         (common(json!({ "metrics": { "secure": true } })), |r| {
-            let reviews = Manager::ALL.iter().all(|controller| {
+            let reviews = Manager::OF_CLUSTERS.iter().all(|controller| {
                 r.get("ClusterRole", &format!("capt-system:{controller}-metrics"))
                     .is_ok()
             });
@@ -594,8 +595,29 @@ fn own() -> Vec<Row> {
         }),
         (controller("secrets", json!({ "enabled": false })), |r| {
             Ok(r.get("ClusterRole", "capt-system:capt-secrets").is_err()
-                && r.count("Deployment") == Manager::ALL.len() - 1)
+                && r.count("Deployment") == Manager::OF_CLUSTERS.len() - 1)
         }),
+        (controller("tenant", json!({ "enabled": true })), |r| {
+            let extended = ["view", "edit"].map(|role| {
+                let name = format!("capt-system:capt-aggregate-to-{role}");
+                let label = format!("rbac.authorization.k8s.io/aggregate-to-{role}");
+                r.get("ClusterRole", &name)
+                    .is_ok_and(|found| found["metadata"]["labels"][label] == "true")
+            });
+            Ok(r.get("Deployment", TENANTS).is_ok() && extended == [true, true])
+        }),
+        (
+            controller("tenant", json!({ "enabled": true, "aggregateClusterRoles": false })),
+            |r| Ok(r.get("Deployment", TENANTS).is_ok() && r.count("ClusterRole") == Manager::ALL.len()),
+        ),
+        (
+            controller("tenant", json!({ "enabled": true, "imageDigest": DIGEST })),
+            |r| Ok(r.container(TENANTS)?["image"] == format!("ghcr.io/capt-dev/{TENANTS}@{DIGEST}")),
+        ),
+        (
+            controller("tenant", json!({ "enabled": true, "serviceAccountName": "mine" })),
+            |r| Ok(r.pod(TENANTS)?["spec"]["serviceAccountName"] == "mine"),
+        ),
         (controller("workspace", json!({ "enabled": false })), |r| {
             Ok(r.get("NetworkPolicy", "capt-workspace-controller").is_err())
         }),

@@ -150,6 +150,9 @@ async fn values_that_do_not_fit_together_are_refused() -> Result<()> {
     let no_token = json!({ "common": { "podMonitor": { "enabled": true }, "metrics": { "secure": true } } });
     let no_token = helm.refusal(&no_token)?;
     ensure!(no_token.contains("podMonitor needs metrics.tokenSecret"), "{no_token}");
+    let tenants = json!({ "controllers": { "tenant": { "enabled": true } }, "watch": { "namespace": "team-a" } });
+    let tenants = helm.refusal(&tenants)?;
+    ensure!(tenants.contains("cannot be with watch.namespace"), "{tenants}");
     Ok(())
 }
 

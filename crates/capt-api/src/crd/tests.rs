@@ -1,7 +1,9 @@
 use std::collections::BTreeSet;
 
 use super::*;
-use crate::conditions::{Reason, cluster, control_plane, endpoint, secrets, workspace_apply, workspace_template};
+use crate::conditions::{
+    Reason, cluster, control_plane, endpoint, secrets, tenant, workspace_apply, workspace_template,
+};
 
 /// Every schema below this one, with its path.
 fn walk<'a>(path: String, schema: &'a JSONSchemaProps, visit: &mut impl FnMut(&str, &'a JSONSchemaProps)) {
@@ -184,6 +186,7 @@ fn the_rules_are_documented() {
         known::<workspace_template::Valid>("WorkspaceTemplate"),
         known::<workspace_apply::Synced>("WorkspaceTemplateApply"),
         known::<workspace_apply::Waiting>("WorkspaceTemplateApply"),
+        known::<tenant::Ready>("Tenant"),
     ]
     .concat()
     .into_iter()
@@ -206,7 +209,7 @@ fn groups_names_and_labels() {
     let clusterctl = ("clusterctl.cluster.x-k8s.io", "");
     let moved = ("clusterctl.cluster.x-k8s.io/move", "");
     type Row<'a> = (&'a str, &'a str, &'a [&'a str], &'a [&'a str], &'a [(&'a str, &'a str)]);
-    let expected: [Row<'_>; 6] = [
+    let expected: [Row<'_>; 7] = [
         (
             "captclusters.infrastructure.cluster.x-k8s.io",
             "CAPTCluster",
@@ -249,6 +252,7 @@ fn groups_names_and_labels() {
             &["capt", "terraform"],
             &[infrastructure, clusterctl],
         ),
+        ("tenants.multitenancy.capt.dev", "Tenant", &[], &["capt"], &[]),
     ];
     for (crd, (name, kind, short, categories, labels)) in all().iter().zip(expected) {
         assert_eq!(crd.metadata.name.as_deref(), Some(name));
@@ -259,7 +263,8 @@ fn groups_names_and_labels() {
             categories,
             "{kind}"
         );
-        assert_eq!(crd.spec.scope, "Namespaced");
+        let scope = if kind == "Tenant" { "Cluster" } else { "Namespaced" };
+        assert_eq!(crd.spec.scope, scope, "{kind}");
         let version = &crd.spec.versions[0];
         assert_eq!(
             (version.name.as_str(), version.served, version.storage),

@@ -43,6 +43,7 @@ fn managers_are_the_crates_names() {
             "capt-controlplane-controller",
             "capt-endpoint",
             "capt-secrets",
+            "capt-tenant-controller",
             "capt-workspace-controller"
         ]
     );

@@ -3,12 +3,14 @@ use std::collections::{BTreeMap, BTreeSet};
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::JSONSchemaProps;
 
 use super::*;
-use crate::conditions::{Report, cluster, control_plane, endpoint, secrets, workspace_apply, workspace_template};
+use crate::conditions::{
+    Report, cluster, control_plane, endpoint, secrets, tenant, workspace_apply, workspace_template,
+};
 use crate::crd;
 use crate::names::{annotation, finalizer, label};
 
 /// The kinds with a status of ours, and the names of their CRDs.
-const OURS: [(Kind, &str); 4] = [
+const OURS: [(Kind, &str); 5] = [
     (Kind::CaptCluster, "captclusters.infrastructure.cluster.x-k8s.io"),
     (
         Kind::CaptControlPlane,
@@ -22,6 +24,7 @@ const OURS: [(Kind, &str); 4] = [
         Kind::WorkspaceTemplateApply,
         "workspacetemplateapplies.infrastructure.cluster.x-k8s.io",
     ),
+    (Kind::Tenant, "tenants.multitenancy.capt.dev"),
 ];
 
 fn schema(name: &str) -> JSONSchemaProps {
@@ -140,6 +143,7 @@ fn reports_and_owned_conditions_agree() {
             (Kind::WorkspaceTemplateApply, Manager::Workspace),
             reported::<workspace_apply::ApplyReport>(),
         ),
+        ((Kind::Tenant, Manager::Tenant), reported::<tenant::TenantReport>()),
     ]
     .into();
     let mut owned: BTreeMap<_, BTreeSet<String>> = BTreeMap::new();
@@ -164,6 +168,7 @@ fn the_names_in_paths_are_the_shared_ones() {
         finalizer::CAPT_CONTROL_PLANE_HOLD,
         finalizer::WORKSPACE_INPUT,
         finalizer::WORKSPACE_HOLD,
+        finalizer::TENANT,
     ];
     let labels = [
         label::CLUSTER_NAME,
@@ -171,6 +176,7 @@ fn the_names_in_paths_are_the_shared_ones() {
         label::OWNER_UID,
         label::WTA_NAMESPACE,
         label::WTA_NAME,
+        label::TENANT,
     ];
     let annotations = [
         annotation::WORKSPACE_NAME,

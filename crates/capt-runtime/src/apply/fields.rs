@@ -126,6 +126,7 @@ fn ownership_kind(kind: &str) -> Option<Kind> {
         "CAPTControlPlane" => Kind::CaptControlPlane,
         "WorkspaceTemplate" => Kind::WorkspaceTemplate,
         "WorkspaceTemplateApply" => Kind::WorkspaceTemplateApply,
+        "Tenant" => Kind::Tenant,
         _ => return None,
     })
 }
