@@ -95,8 +95,9 @@ pub fn build(mut config: Config, agent: &str, limits: Limits, metrics: &Metrics)
     Ok(builder.with_layer(&layer).build())
 }
 
-/// The same client, but `touch` is called whenever the server sends anything. A watch uses it to know how old its
-/// knowledge is: kube's watcher does not pass on the bookmarks that keep an idle watch alive.
+/// The same client, but `touch` is called whenever the server sends anything that it was asked for. A watch uses it to know
+/// how old its knowledge is: kube's watcher does not pass on the bookmarks that keep an idle watch alive. A refusal tells
+/// nothing of the objects, however often it comes.
 pub(crate) fn touching(client: Client, touch: impl Fn() + Clone + Send + Sync + 'static) -> Client {
     let namespace = client.default_namespace().to_string();
     let service = tower::service_fn(move |request: Request<Body>| {
@@ -104,6 +105,12 @@ pub(crate) fn touching(client: Client, touch: impl Fn() + Clone + Send + Sync + 
         let touch = touch.clone();
         async move {
             let response = client.send(request).await?;
+            let is_answer = response.status().is_success();
+            let touch = move || {
+                if is_answer {
+                    touch();
+                }
+            };
             touch();
             let (parts, body) = response.into_parts();
             let stream = StreamBody::new(body).into_data_stream().inspect(move |_| touch());
@@ -229,6 +236,10 @@ mod tests {
         Api,
         api::{ListParams, WatchParams},
     };
+    use std::sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    };
     use tokio::{
         io::{AsyncReadExt, AsyncWriteExt},
         net::TcpListener,
@@ -326,11 +337,26 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn a_refused_watch_is_not_taken_for_a_living_one() {
+        let metrics = Metrics::new("0").unwrap();
+        let status =
+            r#"{"kind":"Status","apiVersion":"v1","status":"Failure","code":403,"reason":"Forbidden","message":"no"}"#;
+        let head = "HTTP/1.1 403 Forbidden\r\nContent-Type: application/json";
+        let refusal = format!("{head}\r\nContent-Length: {}\r\n\r\n{status}", status.len());
+        let client = build(server(refusal).await, "test/1", LIMITS, &metrics).unwrap();
+        let touched = Arc::new(AtomicUsize::new(0));
+        let counter = touched.clone();
+        let client = touching(client, move || {
+            counter.fetch_add(1, Ordering::Relaxed);
+        });
+        let api: Api<ConfigMap> = Api::namespaced(client, "ns");
+        let refused = api.watch(&WatchParams::default(), "0").await.err().unwrap();
+        assert!(matches!(refused, kube::Error::Api(status) if status.code == 403));
+        assert_eq!(touched.load(Ordering::Relaxed), 0);
+    }
+
+    #[tokio::test]
     async fn every_byte_of_a_watch_is_noticed() {
-        use std::sync::{
-            Arc,
-            atomic::{AtomicUsize, Ordering},
-        };
         let metrics = Metrics::new("0").unwrap();
         let event = r#"{"type":"BOOKMARK","object":{"kind":"C","apiVersion":"v1","metadata":{"resourceVersion":"5"}}}"#;
         let head = "HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nTransfer-Encoding: chunked";

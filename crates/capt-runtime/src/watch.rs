@@ -43,6 +43,7 @@ pub struct Watch<K> {
     name: String,
     api: Api<Guarded<K>>,
     selector: Option<String>,
+    only_name: Option<&'static str>,
     confidential: bool,
     optional: bool,
     cache: Cache<K>,
@@ -84,6 +85,7 @@ where
             name: name.into_owned(),
             api: within(Api::all_with(client, kind)),
             selector: None,
+            only_name: None,
             optional: false,
             cache: Cache::new(),
             prune: None,
@@ -100,6 +102,13 @@ where
             Some(selector) => format!("{selector},{added}"),
             None => added,
         });
+        self
+    }
+
+    /// Only objects of this name, in whichever namespace, whatever their labels say.
+    #[must_use]
+    pub fn only(mut self, name: &'static str) -> Self {
+        self.only_name = Some(name);
         self
     }
 
@@ -208,11 +217,13 @@ where
             name: self.name,
             api: self.api,
             selector: self.selector,
+            only_name: self.only_name,
             optional: self.optional,
             listeners: self.listeners,
             metrics: measured,
             readiness,
             trouble: Repeating::default(),
+            touched: self.touched,
             leads: false,
         };
         run.run(pulse, leading)
@@ -244,12 +255,15 @@ struct Run<K> {
     name: String,
     api: Api<Guarded<K>>,
     selector: Option<String>,
+    only_name: Option<&'static str>,
     optional: bool,
     feed: Feed<K>,
     listeners: Vec<Listener<K>>,
     metrics: WatchMetrics,
     readiness: Readiness,
     trouble: Repeating,
+    /// When the API server last said something about these objects.
+    touched: Arc<Mutex<Instant>>,
     /// Whether queues are told.
     leads: bool,
 }
@@ -323,6 +337,9 @@ where
         if let Some(selector) = &self.selector {
             config = config.labels(selector);
         }
+        if let Some(name) = self.only_name {
+            config = config.fields(&format!("metadata.name={name}"));
+        }
         if listing == Listing::Streaming {
             config = config.streaming_lists();
         }
@@ -361,9 +378,13 @@ where
             Some(403) => format!("{}; does the controller's Role permit list and watch?", explain(error)),
             _ => explain(error),
         };
+        let is_absent = self.optional && code(error) == Some(404);
+        if is_absent {
+            // That there are none of them is known, too.
+            *self.touched.lock().unwrap_or_else(PoisonError::into_inner) = Instant::now();
+        }
         if !synced {
-            let absent = self.optional && code(error) == Some(404);
-            self.readiness.set(if absent { Ok(()) } else { Err(text.clone()) });
+            self.readiness.set(if is_absent { Ok(()) } else { Err(text.clone()) });
         }
         if self.trouble.is_news(&text) {
             tracing::warn!(watch = self.name, error = text, "watch failed; trying again");

@@ -11,7 +11,12 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 
 const KIND: &str = "WorkspaceTemplateApply";
 
-/// An apply is in a phase while the condition has this status.
+/// Where an apply can be.
+const PHASES_NOW: [&str; 6] = ["Waiting", UNHEARD, "Applying", "Ready", "Deleting", PENDING];
+/// The provider has not begun yet: it has too much to do, or does not run.
+const UNHEARD: &str = "WaitingForProvider";
+
+/// An apply was in a phase while the condition had this status.
 const PHASES: [(&str, Status, &str); 3] = [
     (Waiting::TYPE, Status::True, "Waiting"),
     (Ready::TYPE, Status::False, "Applying"),
@@ -26,7 +31,7 @@ pub(crate) fn register(lives: &Lives) -> Census<WorkspaceTemplateApply> {
     Census::new(KIND, told)
         .troubles_of::<Ready>()
         .troubles_of::<Deleting>()
-        .phases(&["Waiting", "Applying", "Ready", "Deleting", PENDING], phase)
+        .phases(&PHASES_NOW, phase)
 }
 
 fn told(apply: &WorkspaceTemplateApply) -> &[Condition] {
@@ -39,9 +44,15 @@ fn phase(apply: &WorkspaceTemplateApply) -> &'static str {
         Some(_) => "Deleting",
         None if is_true(Ready::TYPE) => "Ready",
         None if is_true(Waiting::TYPE) => "Waiting",
+        None if is_unheard(told(apply)) => UNHEARD,
         None if conditions::find(told(apply), Ready::TYPE).is_some() => "Applying",
         None => PENDING,
     }
+}
+
+fn is_unheard(told: &[Condition]) -> bool {
+    let ready = conditions::find(told, Ready::TYPE);
+    ready.is_some_and(|ready| ready.reason == Ready::WaitingForProvider.as_str())
 }
 
 /// Counts what changed with a report that was written.
