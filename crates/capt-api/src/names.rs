@@ -123,6 +123,10 @@ pub mod label {
     pub const WTA_NAME: &str = "infrastructure.cluster.x-k8s.io/wta-name";
     /// On what is made for a Tenant: its name (see [`super::label_value`]).
     pub const TENANT: &str = "multitenancy.capt.dev/tenant";
+    /// On what is made for a Tenant: the namespace that it is, or is in, so that a copy is not taken for the original.
+    pub const TENANT_NAMESPACE: &str = "multitenancy.capt.dev/namespace";
+    /// On what is made for a Tenant: `Block` where it has no ownerReference, so that no garbage collector deletes it.
+    pub const TENANT_DELETION_POLICY: &str = "multitenancy.capt.dev/deletion-policy";
     /// On a WorkspaceTemplate, set to `true` by an operator: its Terraform backend is reached from both management clusters
     /// of a move.
     pub const SHARED_BACKEND: &str = "infrastructure.cluster.x-k8s.io/shared-backend";

@@ -196,11 +196,15 @@ pub const TABLE: &[Owned] = table! {
     TenantNamespace, Tenant:
         "metadata.labels[infrastructure.cluster.x-k8s.io/capt-owner-uid]",
         "metadata.labels[multitenancy.capt.dev/tenant]",
+        "metadata.labels[multitenancy.capt.dev/namespace]",
+        "metadata.labels[multitenancy.capt.dev/deletion-policy]",
         "metadata.ownerReferences";
 
     TenantBinding, Tenant:
         "metadata.labels[infrastructure.cluster.x-k8s.io/capt-owner-uid]",
         "metadata.labels[multitenancy.capt.dev/tenant]",
+        "metadata.labels[multitenancy.capt.dev/namespace]",
+        "metadata.labels[multitenancy.capt.dev/deletion-policy]",
         "metadata.ownerReferences",
         "roleRef",
         "subjects";

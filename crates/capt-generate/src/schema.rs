@@ -29,12 +29,9 @@ impl Builder {
     /// The schema of values.yaml.
     pub(crate) fn values(mut self) -> Result<Value> {
         let workload = self.workload();
+        let inherited = |name: &str| json!({ "$ref": format!("#/definitions/{INHERITED}/properties/{name}") });
         let controller = |own: Fields| {
-            let inherited = workload.iter().map(|(name, _)| {
-                let reference = format!("#/properties/common/properties/{name}");
-                (*name, json!({ "$ref": reference }))
-            });
-            let mut fields: Fields = inherited.collect();
+            let mut fields: Fields = workload.iter().map(|(name, _)| (*name, inherited(name))).collect();
             fields.extend([
                 ("enabled", boolean()),
                 ("imageDigest", digest()),
@@ -91,7 +88,6 @@ impl Builder {
                 ]),
             ),
             ("allowCrossNamespaceTemplates", boolean()),
-            ("common", object(workload)),
             ("controllers", controllers),
             (
                 "crds",
@@ -105,7 +101,10 @@ impl Builder {
             (
                 "jobs",
                 object(vec![
+                    ("image", inherited("image")),
+                    ("rbac", inherited("rbac")),
                     ("imageDigest", digest()),
+                    ("serviceAccountName", text()),
                     ("podLabels", strings_by_key()),
                     ("podAnnotations", strings_by_key()),
                     ("resources", resources()),
@@ -136,6 +135,7 @@ impl Builder {
             // Helm itself, and charts that have this one as a dependency, set these two.
             ("global", json!({ "type": "object" })),
             ("enabled", boolean()),
+            ("common", object(workload)),
         ]);
         let mut definitions = Value::Object(self.kubernetes.take_definitions(true));
         tidy(&mut definitions);
@@ -229,7 +229,13 @@ impl Builder {
             ),
             (
                 "podDisruptionBudget",
-                object(vec![("enabled", boolean()), ("maxUnavailable", number_or_text())]),
+                object(vec![
+                    ("enabled", boolean()),
+                    (
+                        "maxUnavailable",
+                        json!({ "type": ["integer", "string"], "minimum": 0, "pattern": "^[0-9]+%$" }),
+                    ),
+                ]),
             ),
             (
                 "networkPolicy",
@@ -354,6 +360,52 @@ fn tidy(schema: &mut Value) {
         Value::Array(items) => items.iter_mut().for_each(tidy),
         _ => {}
     }
+}
+
+/// Where the types stand that a controller's own block has from `common`.
+const INHERITED: &str = "Inherited";
+
+/// Writes down what a controller may say in place of what `common` says: the same, but any part of it alone, and null.
+pub(crate) fn inherit(schema: &mut Value) -> Result<()> {
+    let mut common = schema
+        .pointer("/properties/common")
+        .context("there is no common")?
+        .clone();
+    let definitions = schema.pointer_mut("/definitions").context("there are no definitions")?;
+    loosen(&mut common, definitions)?;
+    set(definitions, INHERITED, common)
+}
+
+/// A value that others stand below: no part of it must be there, and each may be null.
+fn loosen(schema: &mut Value, definitions: &Value) -> Result<()> {
+    // A type of Kubernetes, which is strict where it stands alone.
+    let reference = schema.get("$ref").and_then(Value::as_str);
+    if let Some(name) = reference.and_then(|reference| reference.strip_prefix("#/definitions/")) {
+        let definition = definitions.get(name).with_context(|| format!("no definition of {name}"))?;
+        let description = schema.get("description").cloned();
+        *schema = definition.clone();
+        if let Some(description) = description {
+            set(schema, "description", description)?;
+        }
+    }
+    let fields = schema.as_object_mut().context("a schema is an object")?;
+    fields.remove("required");
+    match fields.get_mut("type") {
+        Some(Value::Array(types)) => types.push("null".into()),
+        Some(kind) => *kind = json!([kind, "null"]),
+        None => {}
+    }
+    if let Some(values) = fields.get_mut("enum").and_then(Value::as_array_mut) {
+        values.push(Value::Null);
+    }
+    if let Some(member) = fields.get_mut("additionalProperties").filter(|member| member.is_object()) {
+        loosen(member, definitions)?;
+    }
+    let properties = fields.get_mut("properties").and_then(Value::as_object_mut);
+    properties
+        .into_iter()
+        .flat_map(|properties| properties.values_mut())
+        .try_for_each(|property| loosen(property, definitions))
 }
 
 fn set(schema: &mut Value, key: &str, value: Value) -> Result<()> {

@@ -26,6 +26,8 @@ pub(crate) fn files(repository: &Path) -> Result<Vec<Output>> {
     let entries = entries(&text)?;
     let mut schema = schema::Builder::new().values()?;
     describe(&mut schema, &entries)?;
+    schema::inherit(&mut schema)?;
+    require(&mut schema, &entries)?;
     complete(&schema, &entries)?;
     Ok(vec![
         Output::File {
@@ -97,6 +99,21 @@ fn describe(schema: &mut Value, entries: &[Entry]) -> Result<()> {
     Ok(())
 }
 
+/// Lets Helm refuse a null. It means "without the default" to Helm, which looks at the values after that: a key that
+/// values.yaml has can only be missing because of one. A template would take it for false, 0 or nothing at all.
+fn require(schema: &mut Value, entries: &[Entry]) -> Result<()> {
+    for entry in entries {
+        if let Some((key, parent)) = entry.path.split_last() {
+            let required = schema::at(schema, parent)?
+                .entry("required")
+                .or_insert_with(|| Value::Array(Vec::new()));
+            let required = required.as_array_mut().context("what is required is a list")?;
+            required.push(key.clone().into());
+        }
+    }
+    Ok(())
+}
+
 /// A type without a key would be a value that nobody can find.
 fn complete(schema: &Value, entries: &[Entry]) -> Result<()> {
     let mut missing = Vec::new();
@@ -107,6 +124,7 @@ fn complete(schema: &Value, entries: &[Entry]) -> Result<()> {
     walk(schema, &mut Vec::new(), &mut |path| {
         let hidden = match path {
             [key] => SET_BY_OTHERS.contains(&key.as_str()),
+            [group, key] if group == "jobs" => inherited(key),
             [group, _, key, ..] => group == "controllers" && inherited(key),
             _ => false,
         };

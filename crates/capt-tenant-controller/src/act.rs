@@ -93,20 +93,18 @@ impl Worker {
         }
     }
 
-    /// Namespaces have nothing to do with each other, so trouble with one does not keep the others waiting. Of several
-    /// failures one that somebody has to mend is returned.
+    /// Namespaces have nothing to do with each other, so trouble with one does not keep the others waiting.
     async fn work(&self, seen: &Observed, deeds: &[Deed]) -> Result<(), Failure> {
         self.confirm_unchanged(seen).await?;
         let mut failures = Vec::new();
         for deed in deeds {
-            failures.extend(self.perform(seen, deed).await.err());
+            match self.perform(seen, deed).await {
+                // That it goes is on its way to the cache.
+                Ok(()) | Err(Failure::NamespaceTerminating { .. }) => {}
+                Err(failure) => failures.push(failure),
+            }
         }
-        let needs_somebody = |failure: &Failure| !matches!(failure.class(), Class::Transient | Class::Conflict);
-        let worst = failures.iter().position(needs_somebody).unwrap_or_default();
-        match failures.into_iter().nth(worst) {
-            Some(failure) => Err(failure),
-            None => Ok(()),
-        }
+        worst(failures)
     }
 
     /// A create names no version, and what is deleted is lost: neither may follow from a wish that has changed since.
@@ -129,7 +127,7 @@ impl Worker {
         match deed {
             Deed::MakeNamespace(name) => {
                 let namespace = Namespace {
-                    metadata: self.new_meta(seen, None, name),
+                    metadata: Self::new_meta(seen, None, name),
                     ..Namespace::default()
                 };
                 let created = self.namespaces.create(&parent, seen.marks.bond(), namespace, MAKE);
@@ -142,7 +140,7 @@ impl Worker {
                 self.namespaces.patch(&namespace, edit, MAKE).await.map(drop)
             }
             Deed::MakeBinding(name) => {
-                let binding = plan::binding(seen, self.new_meta(seen, Some(name), TENANT_ADMIN_BINDING));
+                let binding = plan::binding(seen, Self::new_meta(seen, Some(name), TENANT_ADMIN_BINDING));
                 let created = self.bindings.create(&parent, seen.marks.bond(), binding, MAKE).await?;
                 match created {
                     Created::Adopted(live) => self.mend_binding(seen, &live).await,
@@ -161,11 +159,11 @@ impl Worker {
         }
     }
 
-    fn new_meta(&self, seen: &Observed, namespace: Option<&str>, name: &str) -> ObjectMeta {
+    fn new_meta(seen: &Observed, namespace: Option<&str>, name: &str) -> ObjectMeta {
         ObjectMeta {
             name: Some(name.to_owned()),
             namespace: namespace.map(str::to_owned),
-            labels: Some(seen.marks.labels()),
+            labels: Some(seen.marks.labels(namespace.unwrap_or(name))),
             ..ObjectMeta::default()
         }
     }
@@ -178,50 +176,46 @@ impl Worker {
         self.bindings.patch(&Planned::new(live)?, edit, MAKE).await.map(drop)
     }
 
-    /// The namespace is read again: somebody else's may have its name by now, with Clusters that are in another cache already.
+    /// One that is protected does not keep the others.
     async fn delete_clusters(&self, seen: &Observed, name: &str) -> Result<(), Failure> {
-        let (place, namespace) = place(seen, name)?;
-        let live = self.namespaces.live(None, name).await?;
-        let is_same = |live: &Namespace| live.uid() == namespace.uid() && seen.marks.holds(&live.metadata);
-        if !live.is_some_and(|live| is_same(&live)) {
-            return Err(Failure::LostRace {
-                object: ObjectRef::new("Namespace", None, name),
-                race: Race::Changed,
-            });
-        }
+        let (place, _) = place(seen, name)?;
+        self.live_namespace(seen, name).await?;
+        let mut failures = Vec::new();
         for cluster in &place.clusters {
             let ours = Ours::by_identity(&self.clusters, Planned::new(cluster.as_ref())?, true)?;
-            let _ = self.clusters.delete(&ours, TAKE).await?;
+            failures.extend(self.clusters.delete(&ours, TAKE).await.err());
         }
-        Ok(())
+        worst(failures)
     }
 
     /// Once it is begun everything in it goes at the same time, so what must go first is looked for again.
     async fn delete_namespace(&self, seen: &Observed, name: &str) -> Result<(), Failure> {
-        let (_, namespace) = place(seen, name)?;
+        let live = self.live_namespace(seen, name).await?;
         let is_blocking = seen.tenant.spec.deletion_policy == Some(TenantDeletionPolicy::Block);
         let is_used = !self.clusters.live_list(Some(name), None).await?.is_empty()
             || is_blocking && !self.applies.live_list(Some(name), None).await?.is_empty();
         if is_used {
             // Its event is on its way.
-            return Err(Failure::LostRace {
-                object: ObjectRef::new("Namespace", None, name),
-                race: Race::Changed,
-            });
+            return Err(changed("Namespace", name));
         }
-        let is_ours = seen.marks.holds(&namespace.metadata);
-        let ours = Ours::by_identity(&self.namespaces, Planned::new(namespace)?, is_ours)?;
-        self.namespaces.delete(&ours, TAKE).await.map(drop)
+        let ours = Ours::by_identity(&self.namespaces, Planned::new(&live)?, true)?;
+        self.namespaces.delete_unchanged(&ours, TAKE).await.map(drop)
+    }
+
+    /// The namespace as it is now. Somebody else's may have its name by now, with Clusters that another cache has already; or
+    /// its user has just let it go.
+    async fn live_namespace(&self, seen: &Observed, name: &str) -> Result<Namespace, Failure> {
+        let (_, planned) = place(seen, name)?;
+        let live = self.namespaces.live(None, name).await?;
+        let is_same = |live: &Namespace| live.uid() == planned.uid() && seen.marks.holds(&live.metadata);
+        live.filter(is_same).ok_or_else(|| changed("Namespace", name))
     }
 
     async fn let_go(&self, seen: &Observed, keeping: bool) -> Result<(), Failure> {
         if !keeping {
             let all = self.namespaces.live_list(None, None).await?;
             if let Some(left) = all.iter().find(|namespace| seen.marks.holds(&namespace.metadata)) {
-                return Err(Failure::LostRace {
-                    object: ObjectRef::new("Namespace", None, &left.name_any()),
-                    race: Race::Changed,
-                });
+                return Err(changed("Namespace", &left.name_any()));
             }
         }
         let why = match keeping {
@@ -248,6 +242,23 @@ impl Worker {
         let about = seen.tenant.object_ref(&());
         announce(&self.events, &about, before, &status.conditions, &[told]);
         Ok(())
+    }
+}
+
+/// Of several failures one that somebody has to mend, if there is one.
+fn worst(mut failures: Vec<Failure>) -> Result<(), Failure> {
+    let needs_somebody = |failure: &Failure| !matches!(failure.class(), Class::Transient | Class::Conflict);
+    let worst = failures.iter().position(needs_somebody).unwrap_or_default();
+    match failures.is_empty() {
+        true => Ok(()),
+        false => Err(failures.swap_remove(worst)),
+    }
+}
+
+fn changed(kind: &str, name: &str) -> Failure {
+    Failure::LostRace {
+        object: ObjectRef::new(kind, None, name),
+        race: Race::Changed,
     }
 }
 

@@ -2,7 +2,7 @@
 
 use anyhow::bail;
 use capt_api::Tenant;
-use capt_api::names::{Manager, label};
+use capt_api::names::{Manager, TENANT_ADMIN_BINDING};
 use capt_runtime::app::{self, Setup};
 use capt_runtime::apply::Writer;
 use capt_runtime::args::CommonArgs;
@@ -49,7 +49,7 @@ fn wire(setup: &mut Setup) -> anyhow::Result<()> {
     let mut namespaces = Watch::<Namespace>::cluster_scoped(client.clone(), &()).prune(|namespace| {
         namespace.metadata.annotations = None;
     });
-    let mut bindings = Watch::<RoleBinding>::namespaced(client.clone(), &everywhere, &()).labels(label::TENANT);
+    let mut bindings = Watch::<RoleBinding>::namespaced(client.clone(), &everywhere, &()).only(TENANT_ADMIN_BINDING);
     let mut clusters = Watch::<ClusterMeta>::namespaced(client.clone(), &everywhere, &())
         .prune(|cluster| drop_marks(&mut cluster.metadata));
     let mut applies =

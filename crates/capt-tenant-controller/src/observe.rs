@@ -46,7 +46,7 @@ pub(crate) struct Place {
     pub(crate) is_wished: bool,
     /// Whatever has the name; whose it is, is judged later.
     pub(crate) namespace: Option<Arc<Namespace>>,
-    /// The RoleBinding of the administrator, if it has a mark of CAPT's.
+    /// Whatever has the name of the administrator's RoleBinding.
     pub(crate) binding: Option<Arc<RoleBinding>>,
     pub(crate) clusters: Vec<Arc<ClusterMeta>>,
     /// The names of the applies.

@@ -8,7 +8,7 @@ use std::collections::BTreeSet;
 
 use capt_api::conditions::tenant::{Deleting, Paused, Ready, TenantReport};
 use capt_api::conditions::{self, State};
-use capt_api::names::{TENANT_ADMIN_ROLE, finalizer};
+use capt_api::names::{TENANT_ADMIN_BINDING, TENANT_ADMIN_ROLE, finalizer};
 use capt_api::tenant::{SubjectKind, TenantAdmin, TenantDeletionPolicy, TenantStatus};
 use capt_runtime::error::Failure;
 use capt_runtime::scope::has_paused_annotation;
@@ -102,11 +102,20 @@ fn live(seen: &Observed) -> Plan {
             None if place.is_wished => deeds.push(Deed::MakeNamespace(name.clone())),
             None => {}
             Some(namespace) if !seen.marks.holds(&namespace.metadata) => strangers.push(format!("Namespace {name}")),
-            Some(_) if !place.is_wished => obstacles.extend(clear(seen, name, place, &mut deeds)),
             Some(namespace) if namespace.metadata.deletion_timestamp.is_some() => {
                 obstacles.push(Obstacle::Namespace(going(namespace)));
             }
-            Some(namespace) => deeds.extend(upkeep(seen, name, namespace, place)),
+            Some(namespace) => {
+                let obstacle = match place.is_wished {
+                    true => None,
+                    false => clear(seen, name, place, &mut deeds),
+                };
+                // What stays for now is looked after for as long as it does.
+                if !matches!(obstacle, Some(Obstacle::Namespace(_))) {
+                    upkeep(seen, name, namespace, place, &mut deeds, &mut strangers);
+                }
+                obstacles.extend(obstacle);
+            }
         }
     }
     let ready = if strangers.is_empty() {
@@ -115,7 +124,7 @@ fn live(seen: &Observed) -> Plan {
         State::no(
             Ready::OwnershipConflict,
             format!(
-                "{} exists and does not belong to this Tenant; delete or rename it, or take it out of spec.namespaces",
+                "{} exists and does not belong to this Tenant; delete or rename it, or change the Tenant's spec",
                 list(&strangers)
             ),
         )
@@ -160,9 +169,15 @@ fn work(deeds: Vec<Deed>) -> Step {
     }
 }
 
-/// What a namespace that is to stay lacks.
-fn upkeep(seen: &Observed, name: &str, namespace: &Namespace, place: &Place) -> Vec<Deed> {
-    let mut deeds = Vec::new();
+/// What a namespace that stays lacks.
+fn upkeep(
+    seen: &Observed,
+    name: &str,
+    namespace: &Namespace,
+    place: &Place,
+    deeds: &mut Vec<Deed>,
+    strangers: &mut Vec<String>,
+) {
     if !seen.marks.mending(&namespace.metadata).is_empty() {
         deeds.push(Deed::MarkNamespace(name.to_owned()));
     }
@@ -170,6 +185,10 @@ fn upkeep(seen: &Observed, name: &str, namespace: &Namespace, place: &Place) -> 
     let binding = match (&place.binding, wished) {
         (None, None) => None,
         (None, Some(_)) => Some(Deed::MakeBinding(name.to_owned())),
+        (Some(binding), wished) if !seen.marks.holds(&binding.metadata) => {
+            strangers.extend(wished.map(|_| format!("RoleBinding {name}/{TENANT_ADMIN_BINDING}")));
+            None
+        }
         (Some(binding), _) if binding.metadata.deletion_timestamp.is_some() => None,
         // It says for ever what it gives, and is made again when it is gone.
         (Some(binding), Some(_)) if binding.role_ref != role() => Some(Deed::DeleteBinding(name.to_owned())),
@@ -181,7 +200,6 @@ fn upkeep(seen: &Observed, name: &str, namespace: &Namespace, place: &Place) -> 
         (Some(_), None) => Some(Deed::DeleteBinding(name.to_owned())),
     };
     deeds.extend(binding);
-    deeds
 }
 
 /// Takes a namespace of ours away, its Clusters first: they need what is in it until they are undone.

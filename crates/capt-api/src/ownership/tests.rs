@@ -177,6 +177,8 @@ fn the_names_in_paths_are_the_shared_ones() {
         label::WTA_NAMESPACE,
         label::WTA_NAME,
         label::TENANT,
+        label::TENANT_NAMESPACE,
+        label::TENANT_DELETION_POLICY,
     ];
     let annotations = [
         annotation::WORKSPACE_NAME,

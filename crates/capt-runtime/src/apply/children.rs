@@ -392,13 +392,28 @@ impl<K: Resource + Serialize + DeserializeOwned> Objects<K> {
     /// The UID goes along: an object that was made anew under the same name is another one, and is not deleted by a plan
     /// that was made for the first. Dependents go in the background; the order is kept by finalizers, not by propagation.
     pub async fn delete(&self, object: &Ours<'_, K>, why: &str) -> Result<Deleted, Failure> {
+        self.delete_if(object, None, why).await
+    }
+
+    /// The same for an object whose end cannot be taken back and depends on what it says: only as it was read.
+    pub async fn delete_unchanged(&self, object: &Ours<'_, K>, why: &str) -> Result<Deleted, Failure> {
+        self.delete_if(object, Some(object.0.resource_version.into()), why)
+            .await
+    }
+
+    async fn delete_if(
+        &self,
+        object: &Ours<'_, K>,
+        resource_version: Option<String>,
+        why: &str,
+    ) -> Result<Deleted, Failure> {
         let Ours(object) = object;
         if object.is_being_deleted() {
             return Ok(Deleted::InProgress);
         }
         let params = DeleteParams::background().preconditions(Preconditions {
             uid: Some(object.uid.into()),
-            resource_version: None,
+            resource_version,
         });
         let at = self.planned_ref(object);
         let result = self.send_delete(&at, &params).await;

@@ -13,7 +13,7 @@
 //! | new children | the name being free, or the child being ours | [`Objects::create`], [`Objects::create_identified`] |
 //! | changed children | UID and resourceVersion | [`Objects::change`] |
 //! | a child's lost ownerReference or label | UID and those values | [`Objects::adopt`] |
-//! | deletion | UID | [`Objects::delete`] |
+//! | deletion | UID, or UID and resourceVersion | [`Objects::delete`], [`Objects::delete_unchanged`] |
 //! | anything else | UID and the values that the [`Edit`] names, else the resourceVersion | [`Objects::patch`], [`Objects::patch_status`] |
 //!
 //! An irreversible step (dropping a finalizer, "the Workspace is gone") needs more than a cache, in which absence may only

@@ -25,6 +25,8 @@ struct World {
     bindings: BTreeMap<String, RoleBinding>,
     clusters: BTreeMap<(String, String), ClusterMeta>,
     applies: BTreeSet<(String, String)>,
+    /// The namespaces that were made for the Tenant, but for those whose marks somebody took away since.
+    made: BTreeSet<String>,
 }
 
 impl World {
@@ -47,6 +49,7 @@ impl World {
             bindings: BTreeMap::new(),
             clusters: BTreeMap::new(),
             applies: BTreeSet::new(),
+            made: BTreeSet::new(),
         }
     }
 
@@ -119,9 +122,14 @@ impl World {
         let seen = self.observe();
         let held = |world: &Self, name: &String| seen.marks.holds(&world.namespaces[name].metadata);
         let marked = |name: &str| ObjectMeta {
-            labels: Some(seen.marks.labels()),
+            labels: Some(seen.marks.labels(name)),
             owner_references: reference(&self.tenant),
             ..named(name).metadata
+        };
+        let marked_binding = |namespace: &str| ObjectMeta {
+            namespace: Some(namespace.to_owned()),
+            name: Some(TENANT_ADMIN_BINDING.to_owned()),
+            ..marked(namespace)
         };
         match deed {
             Deed::MakeNamespace(name) => {
@@ -132,15 +140,17 @@ impl World {
                     ..Namespace::default()
                 };
                 self.namespaces.insert(name.clone(), namespace);
+                self.made.insert(name.clone());
             }
             Deed::MarkNamespace(name) => {
                 assert!(held(self, name), "{name} is a stranger's");
                 let metadata = marked(name);
                 self.namespaces.get_mut(name).unwrap().metadata = metadata;
+                self.made.insert(name.clone());
             }
             Deed::MakeBinding(name) | Deed::MendBinding(name) => {
                 assert!(held(self, name), "{name} is a stranger's");
-                let binding = binding(&seen, marked(TENANT_ADMIN_BINDING));
+                let binding = binding(&seen, marked_binding(name));
                 self.bindings.insert(name.clone(), binding);
             }
             Deed::DeleteBinding(name) => drop(self.bindings.remove(name)),
@@ -174,6 +184,7 @@ impl World {
         let going: Vec<String> = going.map(|(name, _)| name.clone()).collect();
         for name in going {
             self.namespaces.remove(&name);
+            self.made.remove(&name);
             self.bindings.remove(&name);
             self.clusters.retain(|(namespace, _), _| *namespace != name);
             self.applies.retain(|(namespace, _)| *namespace != name);
@@ -213,7 +224,12 @@ fn named(name: &str) -> Namespace {
 fn reference(tenant: &Tenant) -> Option<Vec<OwnerReference>> {
     let is_blocking = tenant.spec.deletion_policy == Some(TenantDeletionPolicy::Block);
     let reference = tenant.controller_owner_ref(&()).filter(|_| !is_blocking);
-    reference.map(|reference| vec![reference])
+    reference.map(|reference| {
+        vec![OwnerReference {
+            block_owner_deletion: Some(true),
+            ..reference
+        }]
+    })
 }
 
 fn ready(plan: &Plan) -> Option<(Ready, &str)> {
@@ -436,6 +452,65 @@ fn block_keeps_what_is_in_use() {
     assert!(settled.namespaces.is_empty());
 }
 
+/// As the remedy of ClustersExist says, and also when the deletion has begun.
+#[test]
+fn block_can_be_given_up() {
+    let world = World::settled(&["dev"]).blocking().with(|world| _ = world.settle());
+    let world = world.cluster("team-a-dev", "one").deleting();
+    assert_eq!(deleting(&world.plan()).unwrap().0, Deleting::ClustersExist);
+    let mut given_up = world.with(|world| world.tenant.spec.deletion_policy = None);
+    assert!(given_up.settle());
+    assert!(given_up.namespaces.is_empty() && given_up.clusters.is_empty());
+}
+
+#[test]
+fn a_copy_of_a_namespace_is_somebody_elses() {
+    let world = World::settled(&["dev"]).with(|world| {
+        let mut copy = world.namespaces["team-a-dev"].clone();
+        copy.metadata.name = Some("restored".into());
+        copy.metadata.owner_references = None;
+        world.namespaces.insert("restored".into(), copy);
+    });
+    assert_eq!(ready(&world.plan()), Some((Ready::NamespacesReady, "")));
+    let mut going = world.deleting();
+    assert!(going.settle());
+    assert!(going.namespaces.keys().eq(["restored"]));
+}
+
+/// What is kept because it is in use follows the Tenant for as long as it is.
+#[test]
+fn a_namespace_that_is_kept_is_looked_after() {
+    let world = World::settled(&["dev"]).cluster("team-a-dev", "one");
+    let mut world = world.with(|world| world.tenant.spec.namespaces.clear()).blocking();
+    world.settle();
+    assert_eq!(ready(&world.plan()).unwrap().0, Ready::ClustersExist);
+    assert_eq!(world.namespaces["team-a-dev"].metadata.owner_references, None);
+    world.tenant.spec.admin = None;
+    world.settle();
+    assert!(world.bindings.is_empty());
+}
+
+#[test]
+fn a_binding_of_somebody_else_is_told_and_left_alone() {
+    let strange = |world: &mut World| {
+        let binding = world.bindings.get_mut("team-a-dev").unwrap();
+        (binding.metadata.labels, binding.metadata.owner_references) = (None, None);
+    };
+    let world = World::settled(&["dev"]).with(strange);
+    let plan = world.plan();
+    assert_eq!(plan.step, Step::Nothing);
+    let (reason, message) = ready(&plan).unwrap();
+    assert_eq!(reason, Ready::OwnershipConflict);
+    assert!(
+        message.starts_with("RoleBinding team-a-dev/capt-tenant-admin exists"),
+        "{message}"
+    );
+    // Without an administrator it is nobody's business.
+    let world = world.with(|world| world.tenant.spec.admin = None);
+    assert_eq!(ready(&world.plan()), Some((Ready::NamespacesReady, "")));
+    assert_eq!(world.plan().step, Step::Nothing);
+}
+
 /// Whoever asks for orphans gets them, whether the garbage collector has begun or is done.
 #[test]
 fn namespaces_are_kept_when_the_deletion_asks_for_it() {
@@ -589,11 +664,13 @@ fn happen(world: &mut World, event: &Event) -> bool {
         Event::StripReference(number) => {
             if let Some(found) = world.namespaces.get_mut(&namespace(*number)) {
                 found.metadata.owner_references = None;
+                world.made.remove(&namespace(*number));
             }
         }
         Event::StripLabels(number) => {
             if let Some(found) = world.namespaces.get_mut(&namespace(*number)) {
                 found.metadata.labels = None;
+                world.made.remove(&namespace(*number));
             }
         }
         Event::DeleteNamespace(number) => {
@@ -615,6 +692,7 @@ proptest! {
         let mut world = World::new(&["dev"]).stranger("team-a-test");
         for event in &events {
             if happen(&mut world, event) {
+                prop_assert!(world.made.is_empty(), "{:?} are left", world.made);
                 return Ok(());
             }
         }
@@ -629,6 +707,7 @@ proptest! {
             let plan = world.plan();
             prop_assert!(let_go || deleting(&plan).unwrap().0 == Deleting::ClustersExist);
             prop_assert!(!let_go || held.is_empty());
+            prop_assert!(!let_go || world.made.is_empty(), "{:?} are left", world.made);
             return Ok(());
         }
         let wished: BTreeSet<String> = world.tenant.wished_namespaces().collect();
