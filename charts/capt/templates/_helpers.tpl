@@ -59,16 +59,32 @@ helm.sh/chart: {{ printf "%s-%s" .root.Chart.Name .root.Chart.Version | replace 
 {{- end }}
 
 {{/*
+The values that are maps of anything. In them a null takes away what is below; in place of any other value, which a
+template needs, it says nothing.
+*/}}
+{{- define "capt.free" -}}
+[affinity, annotations, labels, livenessProbe, nodeSelector, podAnnotations, podLabels, podSecurityContext, readinessProbe, resources, securityContext]
+{{- end }}
+
+{{/*
 A block laid over another: maps are merged, everything else takes the place of what is below. Not sprig's mergeOverwrite,
 which keeps what is below an explicit false, 0 or "".
-Takes below and above; returns JSON.
+Takes below, above and, within a map of anything, free; returns JSON.
 */}}
 {{- define "capt.overlay" -}}
+{{- $inside := .free -}}
 {{- $merged := deepCopy .below -}}
 {{- range $key, $above := .above -}}
   {{- $below := get $merged $key -}}
-  {{- if and (kindIs "map" $above) (kindIs "map" $below) -}}
-    {{- $_ := set $merged $key (include "capt.overlay" (dict "below" $below "above" $above) | fromJson) -}}
+  {{- $free := or $inside (has $key (include "capt.free" . | fromYamlArray)) -}}
+  {{- if kindIs "invalid" $above -}}
+    {{- if $inside -}}
+      {{- $_ := unset $merged $key -}}
+    {{- else if $free -}}
+      {{- $_ := set $merged $key dict -}}
+    {{- end -}}
+  {{- else if and (kindIs "map" $above) (kindIs "map" $below) -}}
+    {{- $_ := set $merged $key (include "capt.overlay" (dict "below" $below "above" $above "free" $free) | fromJson) -}}
   {{- else -}}
     {{- $_ := set $merged $key $above -}}
   {{- end -}}

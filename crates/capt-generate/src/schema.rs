@@ -88,6 +88,7 @@ impl Builder {
                 ]),
             ),
             ("allowCrossNamespaceTemplates", boolean()),
+            ("common", object(workload)),
             ("controllers", controllers),
             (
                 "crds",
@@ -135,7 +136,6 @@ impl Builder {
             // Helm itself, and charts that have this one as a dependency, set these two.
             ("global", json!({ "type": "object" })),
             ("enabled", boolean()),
-            ("common", object(workload)),
         ]);
         let mut definitions = Value::Object(self.kubernetes.take_definitions(true));
         tidy(&mut definitions);
@@ -381,7 +381,9 @@ fn loosen(schema: &mut Value, definitions: &Value) -> Result<()> {
     // A type of Kubernetes, which is strict where it stands alone.
     let reference = schema.get("$ref").and_then(Value::as_str);
     if let Some(name) = reference.and_then(|reference| reference.strip_prefix("#/definitions/")) {
-        let definition = definitions.get(name).with_context(|| format!("no definition of {name}"))?;
+        let definition = definitions
+            .get(name)
+            .with_context(|| format!("no definition of {name}"))?;
         let description = schema.get("description").cloned();
         *schema = definition.clone();
         if let Some(description) = description {
@@ -398,7 +400,10 @@ fn loosen(schema: &mut Value, definitions: &Value) -> Result<()> {
     if let Some(values) = fields.get_mut("enum").and_then(Value::as_array_mut) {
         values.push(Value::Null);
     }
-    if let Some(member) = fields.get_mut("additionalProperties").filter(|member| member.is_object()) {
+    if let Some(member) = fields
+        .get_mut("additionalProperties")
+        .filter(|member| member.is_object())
+    {
         loosen(member, definitions)?;
     }
     let properties = fields.get_mut("properties").and_then(Value::as_object_mut);

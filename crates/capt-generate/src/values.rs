@@ -243,6 +243,32 @@ described:
         assert!(!error.contains("global"), "{error}");
     }
 
+    #[test]
+    fn a_key_of_values_is_required_and_one_that_a_controller_inherits_may_be_null() {
+        let mut schema = schema::Builder::new().values().unwrap();
+        schema::inherit(&mut schema).unwrap();
+        let keys = ["common", "common.metrics", "common.metrics.port", "controllers.secrets"];
+        require(&mut schema, &keys.map(|key| entry(key, "", ""))).unwrap();
+        for (parent, key) in [
+            ("", "common"),
+            ("/properties/common", "metrics"),
+            ("/properties/common/properties/metrics", "port"),
+            ("/properties/controllers", "secrets"),
+        ] {
+            let required = schema.pointer(&format!("{parent}/required"));
+            assert_eq!(required, Some(&serde_json::json!([key])), "{parent}");
+        }
+        let inherited = "/properties/controllers/properties/secrets/properties/metrics/$ref";
+        let inherited = schema.pointer(inherited).and_then(Value::as_str).unwrap();
+        let inherited = schema.pointer(inherited.strip_prefix('#').unwrap()).unwrap();
+        assert_eq!(inherited["type"], serde_json::json!(["object", "null"]));
+        assert!(inherited.get("required").is_none(), "{inherited}");
+        assert_eq!(
+            inherited["properties"]["port"]["type"],
+            serde_json::json!(["integer", "null"])
+        );
+    }
+
     /// Helm reads the chart's version from a file that Cargo does not know.
     #[test]
     fn the_chart_is_of_the_same_release_as_the_code() {

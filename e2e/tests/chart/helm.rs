@@ -58,29 +58,55 @@ impl Helm {
     }
 
     pub(crate) fn render_into(&self, namespace: &str, release: &str, values: &Value) -> Result<Rendered> {
-        let output = self.template(namespace, release, values)?;
+        accepted(self.template(namespace, release, values)?, values)
+    }
+
+    /// What Helm says to values that it must refuse.
+    pub(crate) fn refusal(&self, values: &Value) -> Result<String> {
+        refused(self.template("capt-system", "capt", values)?, values)
+    }
+
+    /// What Helm says at the end of an installation. Only Helm 4 tells it without a cluster.
+    pub(crate) fn notes(&self, values: &Value) -> Result<String> {
+        let file = values_file(values)?;
+        let mut command = self.command(&["install", "capt", "--namespace", "capt-system", "--dry-run=client"]);
+        command.arg("--values").arg(file.path()).arg(chart());
+        let output = command.env("KUBECONFIG", "/dev/null").output()?;
         ensure!(
             output.status.success(),
             "{values}: {}",
             String::from_utf8_lossy(&output.stderr)
         );
-        let text = String::from_utf8(output.stdout)?;
-        let objects = manifests::parse(&text).with_context(|| format!("{values} renders no valid YAML"))?;
-        Ok(Rendered { text, objects })
-    }
-
-    /// What Helm says to values that it must refuse.
-    pub(crate) fn refusal(&self, values: &Value) -> Result<String> {
-        let output = self.template("capt-system", "capt", values)?;
-        ensure!(!output.status.success(), "{values} was accepted");
-        Ok(String::from_utf8(output.stderr)?)
+        let said = String::from_utf8(output.stdout)?;
+        let (_, notes) = said.split_once("\nNOTES:\n").context("no notes")?;
+        Ok(notes.to_owned())
     }
 
     fn template(&self, namespace: &str, release: &str, values: &Value) -> Result<Output> {
+        self.template_of(&chart(), namespace, release, values)
+    }
+
+    pub(crate) fn template_of(&self, chart: &Path, namespace: &str, release: &str, values: &Value) -> Result<Output> {
         let file = values_file(values)?;
         let mut command = self.command(&["template", release, "--namespace", namespace, "--values"]);
-        Ok(command.arg(file.path()).arg(chart()).output()?)
+        Ok(command.arg(file.path()).arg(chart).output()?)
     }
+}
+
+pub(crate) fn accepted(output: Output, values: &Value) -> Result<Rendered> {
+    ensure!(
+        output.status.success(),
+        "{values}: {}",
+        String::from_utf8_lossy(&output.stderr)
+    );
+    let text = String::from_utf8(output.stdout)?;
+    let objects = manifests::parse(&text).with_context(|| format!("{values} renders no valid YAML"))?;
+    Ok(Rendered { text, objects })
+}
+
+pub(crate) fn refused(output: Output, values: &Value) -> Result<String> {
+    ensure!(!output.status.success(), "{values} was accepted");
+    Ok(String::from_utf8(output.stderr)?)
 }
 
 /// Values as a file, which keeps their types as no `--set` does.

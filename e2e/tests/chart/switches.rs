@@ -7,7 +7,7 @@ use capt_api::names::Manager;
 use serde_json::{Map, Value, json};
 
 use crate::helm::{Helm, chart};
-use crate::render::{Rendered, is_hook, merged};
+use crate::render::{Rendered, everything, is_hook, merged};
 
 /// Values, and what then holds that does not hold by default.
 type Row = (Value, fn(&Rendered) -> Result<bool>);
@@ -60,8 +60,9 @@ fn each(rendered: &Rendered, kind: &str, path: &str, value: Value) -> Result<boo
     })
 }
 
+/// Whether there is nothing of a kind, not even while a Job runs.
 fn none(rendered: &Rendered, kind: &str) -> Result<bool> {
-    Ok(rendered.count(kind) == 0)
+    Ok(rendered.of_kind(kind).next().is_none())
 }
 
 fn job<'a>(rendered: &'a Rendered, name: &str) -> Option<&'a Value> {
@@ -272,10 +273,17 @@ fn workload() -> Vec<Row> {
         }),
         (
             merged(
-                common(json!({ "serviceAccount": { "create": false } })),
-                for_each(json!({ "serviceAccountName": "mine" })),
+                merged(
+                    common(json!({ "serviceAccount": { "create": false } })),
+                    for_each(json!({ "serviceAccountName": "mine" })),
+                ),
+                json!({ "jobs": { "serviceAccountName": "theirs" } }),
             ),
-            |r| Ok(none(r, "ServiceAccount")? && pod(r, "/spec/serviceAccountName", json!("mine"))?),
+            |r| {
+                Ok(none(r, "ServiceAccount")?
+                    && pod(r, "/spec/serviceAccountName", json!("mine"))?
+                    && job_pod(r, "/spec/serviceAccountName", &json!("theirs")))
+            },
         ),
         (
             common(json!({ "serviceAccount": { "annotations": { "a": "b" } } })),
@@ -388,8 +396,11 @@ fn reachability() -> Vec<Row> {
             common(json!({ "podDisruptionBudget": { "maxUnavailable": "50%" } })),
             |r| each(r, "PodDisruptionBudget", "/spec/maxUnavailable", json!("50%")),
         ),
+        (common(json!({ "podDisruptionBudget": { "maxUnavailable": 0 } })), |r| {
+            each(r, "PodDisruptionBudget", "/spec/maxUnavailable", json!(0))
+        }),
         (common(json!({ "networkPolicy": { "enabled": false } })), |r| {
-            Ok(r.of_kind("NetworkPolicy").count() == 0)
+            none(r, "NetworkPolicy")
         }),
         (common(json!({ "networkPolicy": { "scrapers": [] } })), |r| {
             each(r, "NetworkPolicy", "/spec/ingress", json!([]))
@@ -708,6 +719,33 @@ fn lifecycle() -> Vec<Row> {
             let image = format!("ghcr.io/capt-dev/capt-install@{DIGEST}");
             Ok(job_pod(r, "/spec/containers/0/image", &json!(image)))
         }),
+        // The CRDs can be upgraded ahead of the controllers.
+        (json!({ "jobs": { "image": { "tag": "9.9.9" } } }), |r| {
+            let image = json!("ghcr.io/capt-dev/capt-install:9.9.9");
+            Ok(job_pod(r, "/spec/containers/0/image", &image)
+                && r.container(SECRETS)?["image"] == "ghcr.io/capt-dev/capt-secrets:0.1.0")
+        }),
+        (
+            json!({ "jobs": { "image": { "registry": "registry.example.com/x", "pullPolicy": "Always" } } }),
+            |r| {
+                let image = json!("registry.example.com/x/capt-install:0.1.0");
+                Ok(job_pod(r, "/spec/containers/0/image", &image)
+                    && job_pod(r, "/spec/containers/0/imagePullPolicy", &json!("Always")))
+            },
+        ),
+        (json!({ "jobs": { "serviceAccountName": "mine" } }), |r| {
+            let bound = &r.get("ClusterRoleBinding", "capt-system:capt-apply-crds")?["subjects"][0]["name"];
+            Ok(job_pod(r, "/spec/serviceAccountName", &json!("mine"))
+                && bound == "mine"
+                && !r.of_kind("ServiceAccount").any(is_hook))
+        }),
+        (json!({ "jobs": { "rbac": false } }), |r| {
+            let roles = r.objects.iter().filter(|object| {
+                let kind = object["kind"].as_str().unwrap_or_default();
+                kind.ends_with("Role") || kind.ends_with("RoleBinding")
+            });
+            Ok(!roles.into_iter().any(is_hook) && r.count("ClusterRole") == Manager::OF_CLUSTERS.len())
+        }),
         (json!({ "jobs": { "podLabels": { "a": "b" } } }), |r| {
             Ok(job_pod(r, "/metadata/labels/a", &json!("b")))
         }),
@@ -845,6 +883,119 @@ async fn a_controllers_own_value_wins() -> Result<()> {
         rendered.get("PodMonitor", SECRETS).is_err() && rendered.get("PodMonitor", "capt-endpoint").is_ok(),
         "podMonitor"
     );
+    Ok(())
+}
+
+/// Maps whose entries are anybody's.
+const FREE: &[&str] = &[
+    "affinity",
+    "annotations",
+    "labels",
+    "livenessProbe",
+    "nodeSelector",
+    "podAnnotations",
+    "podLabels",
+    "podSecurityContext",
+    "readinessProbe",
+    "resources",
+    "securityContext",
+];
+
+/// Null in place of everything that a template needs.
+fn silence(values: &Map<String, Value>) -> Map<String, Value> {
+    let needed = values.iter().filter(|(key, _)| !FREE.contains(&key.as_str()));
+    needed
+        .map(|(key, value)| {
+            let silent = value
+                .as_object()
+                .map_or(Value::Null, |fields| Value::Object(silence(fields)));
+            (key.clone(), silent)
+        })
+        .collect()
+}
+
+/// A key of a controller's block whose lines are commented out says nothing; a map that is anybody's is taken away.
+#[tokio::test]
+async fn a_null_says_nothing_or_takes_a_map_away() -> Result<()> {
+    let text = std::fs::read_to_string(chart().join("values.yaml"))?;
+    let defaults: Value = serde_saphyr::from_str(&text)?;
+    let defaults = defaults["common"].as_object().context("no common")?;
+    let silent = silence(defaults);
+    let keys: Map<String, Value> = silent.keys().map(|key| (key.clone(), Value::Null)).collect();
+    let below = json!({ "common": everything()["common"] });
+    for helm in Helm::majors().await? {
+        let with = |own: Value| {
+            let mut values = below.clone();
+            values["controllers"] = json!({ "secrets": own });
+            helm.render(&values)
+        };
+        let plain = with(json!({}))?;
+        for block in [silent.clone(), keys.clone()] {
+            ensure!(
+                with(block.clone().into())?.text == plain.text,
+                "{block:?} says something"
+            );
+        }
+
+        let rendered = with(json!({
+            "affinity": null, "annotations": null, "livenessProbe": null, "nodeSelector": null, "podAnnotations": null,
+            "podLabels": null, "podSecurityContext": null, "readinessProbe": null, "resources": null, "securityContext": null,
+            "serviceMonitor": { "labels": null }, "service": { "annotations": null }, "serviceAccount": { "annotations": null },
+        }))?;
+        let (pod, before) = (rendered.pod(SECRETS)?, plain.pod(SECRETS)?);
+        let gone = [
+            "/spec/affinity",
+            "/spec/nodeSelector",
+            "/spec/securityContext",
+            "/spec/containers/0/securityContext",
+            "/spec/containers/0/resources",
+            "/spec/containers/0/livenessProbe/periodSeconds",
+            "/spec/containers/0/readinessProbe/periodSeconds",
+            "/metadata/labels/example.com~1team",
+            "/metadata/annotations/example.com~1pod",
+        ];
+        for path in gone {
+            ensure!(pod.pointer(path).is_none() && before.pointer(path).is_some(), "{path}");
+        }
+        ensure!(
+            pod["spec"]["tolerations"] == before["spec"]["tolerations"],
+            "tolerations"
+        );
+        ensure!(
+            rendered.pod("capt-endpoint")? == plain.pod("capt-endpoint")?,
+            "another controller's"
+        );
+        for (kind, path) in [
+            ("Deployment", "/metadata/annotations"),
+            ("Service", "/metadata/annotations"),
+            ("ServiceAccount", "/metadata/annotations"),
+            ("ServiceMonitor", "/metadata/labels/release"),
+        ] {
+            let found = |rendered: &Rendered| rendered.get(kind, SECRETS).map(|object| object.pointer(path).is_some());
+            ensure!(!found(&rendered)? && found(&plain)?, "{kind} {path}");
+        }
+
+        // One entry of them.
+        let rendered = with(json!({
+            "resources": { "limits": { "memory": null }, "requests": { "cpu": null } },
+            "securityContext": { "readOnlyRootFilesystem": null },
+            "podLabels": { "example.com/team": null, "a": "b" },
+        }))?;
+        let container = rendered.container(SECRETS)?;
+        ensure!(
+            container["resources"] == json!({ "limits": {}, "requests": { "memory": "64Mi" } }),
+            "{}",
+            container["resources"]
+        );
+        let expected = json!({ "allowPrivilegeEscalation": false, "capabilities": { "drop": ["ALL"] } });
+        ensure!(
+            container["securityContext"] == expected,
+            "{}",
+            container["securityContext"]
+        );
+        let labels = &rendered.pod(SECRETS)?["metadata"]["labels"];
+        ensure!(labels["a"] == "b" && labels["example.com/team"].is_null(), "{labels}");
+    }
     Ok(())
 }
 

@@ -3,7 +3,7 @@
 use anyhow::{Result, ensure};
 use serde_json::{Value, json};
 
-use crate::helm::Helm;
+use crate::helm::{Helm, accepted, chart, refused};
 
 /// Values, and what the refusal must name.
 fn mistakes() -> Vec<(Value, &'static [&'static str])> {
@@ -109,13 +109,71 @@ fn mistakes() -> Vec<(Value, &'static [&'static str])> {
             json!({ "fullnameOverride": "a-name-that-leaves-no-room-for-the-endings" }),
             &["fullnameOverride"],
         ),
+        (
+            json!({ "common": { "podDisruptionBudget": { "maxUnavailable": -1 } } }),
+            &["maxUnavailable"],
+        ),
+        (
+            json!({ "common": { "podDisruptionBudget": { "maxUnavailable": 1.5 } } }),
+            &["maxUnavailable"],
+        ),
+        (
+            json!({ "controllers": { "secrets": { "podDisruptionBudget": { "maxUnavailable": "half" } } } }),
+            &["secrets", "maxUnavailable"],
+        ),
+        (json!({ "jobs": { "replicas": 1 } }), &["jobs", "replicas"]),
+        (json!({ "jobs": { "image": { "name": "x" } } }), &["jobs", "name"]),
+    ]
+}
+
+/// Keys whose lines are all commented out. Helm takes that for "without the default", and templates took it for 0, false or
+/// a controller that nobody wants.
+fn nulls() -> Vec<(Value, &'static [&'static str])> {
+    vec![
+        (json!({ "common": null }), &["common"]),
+        (json!({ "controllers": null }), &["controllers"]),
+        (
+            json!({ "controllers": { "secrets": null } }),
+            &["controllers", "secrets"],
+        ),
+        (
+            json!({ "controllers": { "secrets": { "enabled": null } } }),
+            &["controllers/secrets", "enabled"],
+        ),
+        (
+            json!({ "controllers": { "cluster": { "timeouts": { "deletion": null } } } }),
+            &["controllers/cluster/timeouts", "deletion"],
+        ),
+        (json!({ "common": { "replicas": null } }), &["common", "replicas"]),
+        (json!({ "common": { "concurrency": null } }), &["common", "concurrency"]),
+        (json!({ "common": { "extraArgs": null } }), &["common", "extraArgs"]),
+        (json!({ "common": { "podLabels": null } }), &["common", "podLabels"]),
+        (
+            json!({ "common": { "livenessProbe": null } }),
+            &["common", "livenessProbe"],
+        ),
+        (
+            json!({ "common": { "terminationGracePeriodSeconds": null } }),
+            &["common", "terminationGracePeriodSeconds"],
+        ),
+        (
+            json!({ "common": { "leaderElection": { "leaseDuration": null } } }),
+            &["common/leaderElection", "leaseDuration"],
+        ),
+        (
+            json!({ "common": { "networkPolicy": { "enabled": null } } }),
+            &["common/networkPolicy", "enabled"],
+        ),
+        (json!({ "watch": { "namespace": null } }), &["watch", "namespace"]),
+        (json!({ "crds": { "install": null } }), &["crds", "install"]),
+        (json!({ "jobs": { "resources": null } }), &["jobs", "resources"]),
     ]
 }
 
 #[tokio::test]
 async fn a_mistake_is_named() -> Result<()> {
     for helm in Helm::majors().await? {
-        for (values, names) in mistakes() {
+        for (values, names) in mistakes().into_iter().chain(nulls()) {
             let said = helm.refusal(&values)?;
             for name in names {
                 ensure!(said.contains(name), "{values}: {name} is not in\n{said}");
@@ -159,8 +217,35 @@ async fn values_that_do_not_fit_together_are_refused() -> Result<()> {
 /// As a dependency of another chart it gets two values that it does not have.
 #[tokio::test]
 async fn a_parent_chart_may_set_what_helm_hands_down() -> Result<()> {
-    Helm::new()
-        .await?
-        .render(&json!({ "enabled": true, "global": { "anything": 1 } }))?;
+    let parent = tempfile::tempdir()?;
+    let about = json!({
+        "apiVersion": "v2", "name": "parent", "version": "1.0.0",
+        "dependencies": [{ "name": "capt", "version": ">=0.0.0-0", "condition": "capt.enabled" }],
+    });
+    std::fs::write(parent.path().join("Chart.yaml"), about.to_string())?;
+    std::fs::create_dir(parent.path().join("charts"))?;
+    let copied = std::process::Command::new("cp")
+        .arg("-r")
+        .args([chart(), parent.path().join("charts/capt")])
+        .status()?;
+    ensure!(copied.success(), "cp");
+    for helm in Helm::majors().await? {
+        let render = |values: &Value| helm.template_of(parent.path(), "capt-system", "capt", values);
+        let taken_away = json!({ "capt": {
+            "enabled": true,
+            "common": { "nodeSelector": { "a": "b" } },
+            "controllers": { "secrets": { "nodeSelector": null } },
+        }, "global": { "anything": 1 } });
+        let rendered = accepted(render(&taken_away)?, &taken_away)?;
+        ensure!(
+            rendered.pod("capt-secrets")?["spec"]["nodeSelector"].is_null()
+                && rendered.pod("capt-endpoint")?["spec"]["nodeSelector"] == json!({ "a": "b" }),
+            "{}",
+            rendered.text
+        );
+        let nothing = json!({ "capt": { "common": { "replicas": null } } });
+        let said = refused(render(&nothing)?, &nothing)?;
+        ensure!(said.contains("replicas"), "{said}");
+    }
     Ok(())
 }
