@@ -529,6 +529,33 @@ fn monitoring() -> Vec<Row> {
             },
         ),
         (
+            json!({ "prometheusRule": { "enabled": true, "alertLabels": { "severity": "none" } } }),
+            |r| {
+                let alerts = alerts(r);
+                Ok(!alerts.is_empty() && alerts.iter().all(|alert| alert["labels"]["severity"] == "none"))
+            },
+        ),
+        // One that is to have no pods is not missed.
+        (
+            merged(
+                json!({ "prometheusRule": { "enabled": true } }),
+                controller("secrets", json!({ "replicas": 0 })),
+            ),
+            |r| Ok(alerts_of_absence(r) == Manager::OF_CLUSTERS.len() - 1),
+        ),
+        // A group without rules is none.
+        (
+            merged(
+                json!({ "prometheusRule": { "enabled": true, "disabledAlerts": OF_CLUSTERS } }),
+                common(json!({ "replicas": 0 })),
+            ),
+            |r| {
+                let groups = r.of_kind("PrometheusRule").map(|rule| &rule["spec"]["groups"]).next();
+                let groups = groups.and_then(Value::as_array).context("no groups")?;
+                Ok(groups.len() == 1 && groups[0]["name"] == "capt.controllers" && alerts_of_absence(r) == 0)
+            },
+        ),
+        (
             json!({ "prometheusRule": { "enabled": true, "disabledAlerts": ["CaptControllerDown"] } }),
             |r| {
                 let alerts = alerts(r);
@@ -552,10 +579,13 @@ fn monitoring() -> Vec<Row> {
             },
         ),
         (json!({ "dashboards": { "enabled": true } }), |r| {
-            Ok(r.of_kind("ConfigMap")
+            // The sidecar puts everybody's into one directory.
+            let files: Vec<_> = r
+                .of_kind("ConfigMap")
                 .filter(|map| map["metadata"]["labels"]["grafana_dashboard"] == "1")
-                .count()
-                == 3)
+                .filter_map(|map| map["data"].as_object()?.keys().next())
+                .collect();
+            Ok(files == ["capt-controller.json", "capt-fleet.json", "capt-life.json"])
         }),
         (
             json!({ "dashboards": { "enabled": true, "labels": { "grafana_dashboard": "yes" } } }),
@@ -583,6 +613,23 @@ fn alerts(rendered: &Rendered) -> Vec<&Value> {
         .filter_map(|group| group["rules"].as_array())
         .flatten()
         .collect()
+}
+
+/// Every alert of one of the groups.
+const OF_CLUSTERS: &[&str] = &[
+    "CaptClusterNotReadyInTime",
+    "CaptClusterFailing",
+    "CaptProviderSilent",
+    "CaptDeletionStuck",
+    "CaptTerraformFailing",
+    "CaptSecretsFailing",
+    "CaptEndpointFailing",
+];
+
+/// How many controllers are missed when they are not there.
+fn alerts_of_absence(rendered: &Rendered) -> usize {
+    let is_meant = |alert: &&&Value| alert["alert"] == "CaptControllerDown";
+    alerts(rendered).iter().filter(is_meant).count()
 }
 
 fn own() -> Vec<Row> {
@@ -1034,6 +1081,24 @@ async fn the_network_policies_allow_only_what_is_needed() -> Result<()> {
             ensure!(dns || ports == [443, 6443], "{name}: {rule}");
         }
         ensure!(egress.len() == 2, "{name}: {egress:?}");
+    }
+    Ok(())
+}
+
+/// Alerts on metrics that nobody reads would call somebody for ever.
+#[tokio::test]
+async fn the_notes_warn_of_alerts_that_nobody_feeds() -> Result<()> {
+    let helm = Helm::new().await?;
+    let mut values = json!({ "prometheusRule": { "enabled": true }, "controllers": { "endpoint": { "replicas": 0 } } });
+    let notes = helm.notes(&values)?;
+    ensure!(
+        notes.contains("no monitor for capt-cluster-controller, capt-controlplane-controller, capt-secrets, capt-workspace-controller."),
+        "{notes}"
+    );
+    values["common"] = json!({ "podMonitor": { "enabled": true } });
+    for fed in [values, json!({})] {
+        let notes = helm.notes(&fed)?;
+        ensure!(!notes.contains("WARNING"), "{notes}");
     }
     Ok(())
 }
