@@ -93,12 +93,24 @@ Takes below, above and, within a map of anything, free; returns JSON.
 {{- end }}
 
 {{/*
+How long a time such as 1m30s is: the only thing of sprig's that reads one moves a date by it.
+*/}}
+{{- define "capt.milliseconds" -}}
+{{- $start := toDate "2006" "2000" -}}
+{{- sub (dateModify . $start).UnixMilli $start.UnixMilli -}}
+{{- end }}
+
+{{/*
 The controllers that are enabled, as a JSON list of: key, program, name (of every object), tag, account, labels,
 podLabels, selector, and values (its own over the common ones).
 */}}
 {{- define "capt.controllers" -}}
 {{- $root := . -}}
 {{- $controllers := list -}}
+{{- $accounts := dict -}}
+{{- if and .Values.allowCrossNamespaceTemplates .Values.watch.namespace -}}
+  {{- fail "allowCrossNamespaceTemplates cannot be with watch.namespace: the controllers see no other namespace then" -}}
+{{- end -}}
 {{- range $key, $program := include "capt.programs" . | fromYaml -}}
   {{- $values := include "capt.overlay" (dict "below" $root.Values.common "above" (index $root.Values.controllers $key)) | fromJson -}}
   {{- if $values.enabled -}}
@@ -111,12 +123,30 @@ podLabels, selector, and values (its own over the common ones).
     {{- if not (or $values.serviceAccount.create $values.serviceAccountName) -}}
       {{- fail (printf "controllers.%s.serviceAccountName must name an account, because serviceAccount.create is false" $key) -}}
     {{- end -}}
+    {{- $account := default $name $values.serviceAccountName -}}
+    {{- if $values.serviceAccount.create -}}
+      {{- with get $accounts $account -}}
+        {{- fail (printf "controllers.%s.serviceAccountName: %s is made for controllers.%s already; name another, or make it yourself and set serviceAccount.create to false" $key $account .) -}}
+      {{- end -}}
+      {{- $_ := set $accounts $account $key -}}
+    {{- end -}}
+    {{- if and $values.metrics.secure (eq (int $values.metrics.port) (int $values.metrics.securePort)) -}}
+      {{- fail (printf "controllers.%s.metrics: port and securePort are both %d; the probes need a port of their own" $key (int $values.metrics.port)) -}}
+    {{- end -}}
+    {{- $times := $values.leaderElection -}}
+    {{- range $pair := list (list "renewDeadline" "leaseDuration") (list "retryPeriod" "renewDeadline") -}}
+      {{- $shorter := first $pair -}}
+      {{- $longer := last $pair -}}
+      {{- if ge (include "capt.milliseconds" (get $times $shorter) | int64) (include "capt.milliseconds" (get $times $longer) | int64) -}}
+        {{- fail (printf "controllers.%s.leaderElection: %s (%s) must be shorter than %s (%s)" $key $shorter (get $times $shorter) $longer (get $times $longer)) -}}
+      {{- end -}}
+    {{- end -}}
     {{- $controller := dict
       "key" $key
       "program" $program
       "name" $name
       "tag" $tag
-      "account" (default $name $values.serviceAccountName)
+      "account" $account
       "labels" (include "capt.labels" $about | fromYaml)
       "podLabels" (include "capt.podLabels" $about | fromYaml)
       "selector" (include "capt.selectorLabels" $about | fromYaml)

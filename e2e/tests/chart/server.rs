@@ -39,7 +39,12 @@ async fn the_api_server_takes_every_object() -> Result<()> {
     apply_operator_crds(&client, testing::environment()?.cache(), &monitoring).await?;
     let watched = testing::namespace(&client, "chart-watched").await?;
     let helm = Helm::new().await?;
-    let namespaced = json!({ "watch": { "namespace": watched } });
+    // Neither tenants nor templates of other namespaces can be had then.
+    let namespaced = json!({
+        "watch": { "namespace": watched },
+        "allowCrossNamespaceTemplates": false,
+        "controllers": { "tenant": { "enabled": false } },
+    });
     for values in [json!({}), everything(), merged(everything(), namespaced)] {
         let rendered = helm.render(&values)?;
         ensure!(rendered.objects.len() > 40, "{} objects", rendered.objects.len());

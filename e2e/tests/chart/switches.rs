@@ -31,6 +31,14 @@ fn for_each(values: Value) -> Value {
     json!({ "controllers": controllers })
 }
 
+/// An account per controller.
+fn accounts() -> Value {
+    let keys = ["cluster", "controlplane", "endpoint", "secrets", "workspace"];
+    let own = |key: &str| json!({ "serviceAccountName": format!("of-{key}") });
+    let controllers: Map<String, Value> = keys.into_iter().map(|key| (key.to_owned(), own(key))).collect();
+    json!({ "controllers": controllers })
+}
+
 /// Whether something holds for every controller that is on by default.
 fn all(holds: impl Fn(&str) -> Result<bool>) -> Result<bool> {
     for controller in Manager::OF_CLUSTERS {
@@ -637,10 +645,14 @@ fn own() -> Vec<Row> {
         (for_each(json!({ "imageDigest": DIGEST })), |r| {
             all(|name| Ok(r.container(name)?["image"] == format!("ghcr.io/capt-dev/{name}@{DIGEST}")))
         }),
-        (for_each(json!({ "serviceAccountName": "mine" })), |r| {
-            Ok(pod(r, "/spec/serviceAccountName", json!("mine"))?
-                && each(r, "RoleBinding", "/subjects/0/name", json!("mine"))?
-                && r.get("ServiceAccount", "mine").is_ok())
+        (accounts(), |r| {
+            all(|controller| {
+                let account = &r.pod(controller)?["spec"]["serviceAccountName"];
+                let name = account.as_str().context("no account")?;
+                Ok(name.starts_with("of-")
+                    && r.get("ServiceAccount", name).is_ok()
+                    && r.get("RoleBinding", controller)?["subjects"][0]["name"] == *account)
+            })
         }),
         (controller("cluster", json!({ "enabled": false })), |r| {
             Ok(r.get("Deployment", "capt-cluster-controller").is_err())

@@ -211,10 +211,84 @@ async fn values_that_do_not_fit_together_are_refused() -> Result<()> {
     let tenants = json!({ "controllers": { "tenant": { "enabled": true } }, "watch": { "namespace": "team-a" } });
     let tenants = helm.refusal(&tenants)?;
     ensure!(tenants.contains("cannot be with watch.namespace"), "{tenants}");
+    let unreachable = json!({ "allowCrossNamespaceTemplates": true, "watch": { "namespace": "team-a" } });
+    let unreachable = helm.refusal(&unreachable)?;
+    ensure!(
+        unreachable.contains("allowCrossNamespaceTemplates cannot be with watch.namespace"),
+        "{unreachable}"
+    );
     Ok(())
 }
 
-/// As a dependency of another chart it gets two values that it does not have.
+#[tokio::test]
+async fn an_account_is_named_where_none_is_made_and_made_once() -> Result<()> {
+    let helm = Helm::new().await?;
+    let keys = ["cluster", "controlplane", "endpoint", "secrets", "workspace"];
+    let mine: Value = keys
+        .iter()
+        .map(|key| (*key, json!({ "serviceAccountName": "mine" })))
+        .collect();
+    let twice = helm.refusal(&json!({ "controllers": mine }))?;
+    ensure!(
+        twice.contains("controllers.controlplane.serviceAccountName: mine is made for controllers.cluster already"),
+        "{twice}"
+    );
+    let others = json!({ "controllers": { "secrets": { "serviceAccountName": "capt-endpoint" } } });
+    let others = helm.refusal(&others)?;
+    ensure!(others.contains("is made for controllers.endpoint already"), "{others}");
+
+    let mut no_jobs = json!({ "common": { "serviceAccount": { "create": false } }, "controllers": mine });
+    let unnamed = helm.refusal(&no_jobs)?;
+    ensure!(
+        unnamed.contains("jobs.serviceAccountName must name an account"),
+        "{unnamed}"
+    );
+    no_jobs["crds"] = json!({ "install": false });
+    no_jobs["uninstallGuard"] = json!({ "enabled": false });
+    helm.render(&no_jobs)?;
+    Ok(())
+}
+
+/// The programs would refuse them too, but in a pod that never becomes ready.
+#[tokio::test]
+async fn times_and_ports_that_cannot_work_are_refused() -> Result<()> {
+    let helm = Helm::new().await?;
+    let rows = [
+        (
+            json!({ "leaderElection": { "renewDeadline": "15s" } }),
+            "renewDeadline (15s) must be shorter than leaseDuration (15s)",
+        ),
+        (
+            json!({ "leaderElection": { "leaseDuration": "1m", "renewDeadline": "59s1000ms" } }),
+            "renewDeadline (59s1000ms) must be shorter than leaseDuration (1m)",
+        ),
+        (
+            json!({ "leaderElection": { "retryPeriod": "1h" } }),
+            "retryPeriod (1h) must be shorter than renewDeadline (10s)",
+        ),
+        (
+            json!({ "metrics": { "secure": true, "port": 8443 } }),
+            "port and securePort are both 8443",
+        ),
+    ];
+    for (values, said) in rows {
+        for values in [
+            json!({ "common": values }),
+            json!({ "controllers": { "secrets": values } }),
+        ] {
+            let refusal = helm.refusal(&values)?;
+            ensure!(refusal.contains(said), "{values}: {refusal}");
+        }
+    }
+    helm.render(&json!({ "common": {
+        "metrics": { "port": 8443 },
+        "leaderElection": { "leaseDuration": "1m1s", "renewDeadline": "1m500ms", "retryPeriod": "900ms" },
+    } }))?;
+    Ok(())
+}
+
+/// As a dependency of another chart it gets two values that it does not have, and the parent's users can say what its own
+/// could.
 #[tokio::test]
 async fn a_parent_chart_may_set_what_helm_hands_down() -> Result<()> {
     let parent = tempfile::tempdir()?;
