@@ -12,17 +12,19 @@ workspace: capt-workspace-controller
 
 {{/*
 The beginning of every name. Cut so that the longest ending still leaves a name of at most 63 characters; a release may
-have dots in its name, a Service may not.
+have dots in its name and begin with a digit, a Service may not.
 */}}
 {{- define "capt.fullname" -}}
 {{- $name := default .Chart.Name .Values.nameOverride -}}
 {{- $release := .Release.Name | replace "." "-" -}}
 {{- if .Values.fullnameOverride -}}
 {{- .Values.fullnameOverride -}}
+{{- else if regexMatch "^[0-9]" $release -}}
+{{- printf "%s-%s" $name $release | trunc 32 | trimAll "-" -}}
 {{- else if contains $name $release -}}
-{{- $release | trunc 32 | trimSuffix "-" -}}
+{{- $release | trunc 32 | trimAll "-" -}}
 {{- else -}}
-{{- printf "%s-%s" $release $name | trunc 32 | trimSuffix "-" -}}
+{{- printf "%s-%s" $release $name | trunc 32 | trimAll "-" -}}
 {{- end -}}
 {{- end }}
 
@@ -32,7 +34,7 @@ Takes root and program.
 */}}
 {{- define "capt.selectorLabels" -}}
 app.kubernetes.io/name: {{ .program }}
-app.kubernetes.io/instance: {{ .root.Release.Name }}
+app.kubernetes.io/instance: {{ .root.Release.Name | quote }}
 {{- end }}
 
 {{/*
@@ -174,7 +176,7 @@ securityContext:
   {{- toYaml . | nindent 2 }}
 {{- end }}
 {{- with .values.priorityClassName }}
-priorityClassName: {{ . }}
+priorityClassName: {{ . | quote }}
 {{- end }}
 {{- with .values.nodeSelector }}
 nodeSelector:
@@ -294,9 +296,9 @@ A Role or ClusterRole with its binding. Takes root, name, namespace (none for a 
 apiVersion: rbac.authorization.k8s.io/v1
 kind: {{ $kind }}
 metadata:
-  name: {{ .name }}
+  name: {{ .name | quote }}
   {{- with .namespace }}
-  namespace: {{ . }}
+  namespace: {{ . | quote }}
   {{- end }}
   labels:
     {{- toYaml .labels | nindent 4 }}
@@ -310,9 +312,9 @@ rules:
 apiVersion: rbac.authorization.k8s.io/v1
 kind: {{ $kind }}Binding
 metadata:
-  name: {{ .name }}
+  name: {{ .name | quote }}
   {{- with .namespace }}
-  namespace: {{ . }}
+  namespace: {{ . | quote }}
   {{- end }}
   labels:
     {{- toYaml .labels | nindent 4 }}
@@ -323,9 +325,9 @@ metadata:
 roleRef:
   apiGroup: rbac.authorization.k8s.io
   kind: {{ $kind }}
-  name: {{ .name }}
+  name: {{ .name | quote }}
 subjects:
   - kind: ServiceAccount
-    name: {{ .account }}
-    namespace: {{ .root.Release.Namespace }}
+    name: {{ .account | quote }}
+    namespace: {{ .root.Release.Namespace | quote }}
 {{- end }}

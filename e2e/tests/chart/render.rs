@@ -19,7 +19,7 @@ impl Rendered {
         self.objects.iter().filter(move |object| object["kind"] == kind)
     }
 
-    /// How many objects of a kind there are that Helm keeps, or that exist only while a Job runs.
+    /// How many objects of a kind there are that Helm keeps, without those that exist only while a Job runs.
     pub(crate) fn count(&self, kind: &str) -> usize {
         self.of_kind(kind).filter(|object| !is_hook(object)).count()
     }
@@ -153,6 +153,16 @@ async fn names_are_unique_and_short_enough() -> Result<()> {
         ("my.capt", json!({}), "my-capt-secrets"),
         ("prod", json!({ "nameOverride": "eks" }), "prod-eks-secrets"),
         ("prod", json!({ "fullnameOverride": "eks" }), "eks-secrets"),
+        // A Service must not begin with a digit.
+        ("2026", json!({}), "capt-2026-secrets"),
+        ("2.capt", json!({}), "capt-2-capt-secrets"),
+        ("2026", json!({ "nameOverride": "eks" }), "eks-2026-secrets"),
+        ("true", json!({ "nameOverride": "true" }), "true-secrets"),
+        (
+            "a-name-with-dashes-where-it-is---cut",
+            json!({}),
+            "a-name-with-dashes-where-it-is-secrets",
+        ),
         (
             "a-release-name-that-is-as-long-as-helm-lets-it-get-to",
             json!({}),
@@ -172,12 +182,88 @@ async fn names_are_unique_and_short_enough() -> Result<()> {
                 name.len() <= 63 || name.starts_with("capt-system:"),
                 "{name} is too long"
             );
+            ensure!(!name.ends_with('-'), "{name} is no name");
+            let begins_well = name.starts_with(|c: char| c.is_ascii_lowercase());
+            ensure!(
+                begins_well || object["kind"] != "Service",
+                "{name} is no Service's name"
+            );
             ensure!(
                 seen.insert((object["kind"].to_string(), name)),
                 "{} {name} twice",
                 object["kind"]
             );
         }
+    }
+    Ok(())
+}
+
+/// Whether everything that is a name, and every label and annotation, is a text.
+fn texts(value: &Value, place: &str) -> Result<()> {
+    const NAMES: &[&str] = &[
+        "name",
+        "namespace",
+        "serviceAccountName",
+        "priorityClassName",
+        "secretName",
+        "serverName",
+    ];
+    const TEXTS: &[&str] = &["labels", "annotations", "matchLabels"];
+    if let Some(items) = value.as_array() {
+        return items.iter().try_for_each(|item| texts(item, place));
+    }
+    for (key, value) in value.as_object().into_iter().flatten() {
+        let place = format!("{place}.{key}");
+        ensure!(
+            !NAMES.contains(&key.as_str()) || value.is_string(),
+            "{place} is {value}"
+        );
+        let all = TEXTS.contains(&key.as_str());
+        for (key, value) in value.as_object().into_iter().flatten().filter(|_| all) {
+            ensure!(value.is_string(), "{place}.{key} is {value}");
+        }
+        texts(value, &place)?;
+    }
+    Ok(())
+}
+
+/// Namespaces are often named after an account of a cloud, and YAML takes digits for a number.
+#[tokio::test]
+async fn names_that_look_like_something_else_stay_texts() -> Result<()> {
+    let helm = Helm::new().await?;
+    let accounts = json!({
+        "common": {
+            "priorityClassName": "1", "metrics": { "certSecret": "2", "tokenSecret": { "name": "3", "key": "4" } },
+        },
+        "controllers": { "secrets": { "serviceAccountName": "5" } },
+        "jobs": { "serviceAccountName": "6" },
+    });
+    let watched = json!({
+        "watch": { "namespace": "210987654321", "filter": "7" },
+        "allowCrossNamespaceTemplates": false,
+        "controllers": { "tenant": { "enabled": false } },
+    });
+    for (release, values) in [
+        ("123", json!({})),
+        ("true", json!({})),
+        ("1e3", json!({ "fullnameOverride": "null" })),
+        ("capt", accounts.clone()),
+        ("capt", watched.clone()),
+        ("0x1f", merged(accounts, watched)),
+    ] {
+        let rendered = helm.render_into("123456789012", release, &merged(everything(), values))?;
+        for object in &rendered.objects {
+            texts(object, &format!("{release}: {}", object["kind"]))?;
+            let monitors = ["/spec/endpoints", "/spec/podMetricsEndpoints"];
+            for endpoint in monitors.iter().filter_map(|path| object.pointer(path)) {
+                let key = &endpoint[0]["authorization"]["credentials"]["key"];
+                ensure!(key.is_string(), "{key}");
+            }
+        }
+        ensure!(
+            rendered.text.contains("namespace=\"123456789012\""),
+            "the alerts choose another namespace"
+        );
     }
     Ok(())
 }
