@@ -63,7 +63,7 @@ async fn plain_manifests_are_whole() -> Result<()> {
 }
 
 /// Puts the files where clusterctl looks for a release, and asks it for what it would install.
-fn generate(clusterctl: &Path, files: &Path, arguments: &[&str]) -> Result<Vec<Value>> {
+fn generate(clusterctl: &Path, files: &Path, arguments: &[&str], variables: &[(&str, &str)]) -> Result<Vec<Value>> {
     let repository = tempfile::tempdir()?;
     let mut config = String::from("providers:\n");
     for (provider, kind) in [
@@ -90,6 +90,7 @@ fn generate(clusterctl: &Path, files: &Path, arguments: &[&str]) -> Result<Vec<V
         .arg("--config")
         .arg(&config_file)
         .env("AWS_REGION", "eu-west-1")
+        .envs(variables.iter().copied())
         // It would look for a newer version of itself.
         .env("CLUSTERCTL_DISABLE_VERSIONCHECK", "true")
         .output()?;
@@ -124,6 +125,7 @@ async fn clusterctl_takes_the_components() -> Result<()> {
             clusterctl,
             directory.path(),
             &["provider", &format!("--{provider}"), &release],
+            &[],
         )?;
         let mut found = deployments(&objects);
         found.sort_unstable();
@@ -161,23 +163,29 @@ async fn clusterctl_makes_a_cluster_from_the_template() -> Result<()> {
     let client = testing::client().await?;
     let namespace = testing::namespace(&client, "chart-template").await?;
     let tools = Toolbox::ready(testing::environment()?.cache()).await?;
+    let clusterctl = tools.program("clusterctl")?;
     let directory = rendered().await?;
     let release = format!("capt:{RELEASE}");
-    let arguments = [
-        "cluster",
-        "demo",
-        "--infrastructure",
-        &release,
-        "--kubernetes-version",
-        "v1.33.1",
-        "--target-namespace",
-        &namespace,
-    ];
-    let objects = generate(tools.program("clusterctl")?, directory.path(), &arguments)?;
-    let kinds: Vec<_> = objects.iter().filter_map(|object| object["kind"].as_str()).collect();
-    ensure!(kinds.len() == 3 && kinds.contains(&"CAPTControlPlane"), "{kinds:?}");
-    for object in &objects {
-        dry_run(&client, object).await?;
+    // YAML would take the second version for a number, 1.3, and the names, too.
+    for (name, version, template) in [("demo", "v1.33.1", "eks-vpc"), ("123456", "1.30", "1e3")] {
+        let variables = [("KUBERNETES_VERSION", version), ("CAPT_VPC_TEMPLATE", template)];
+        let arguments = [
+            "cluster",
+            name,
+            "--infrastructure",
+            &release,
+            "--target-namespace",
+            &namespace,
+        ];
+        let objects = generate(clusterctl, directory.path(), &arguments, &variables)?;
+        let kinds: Vec<_> = objects.iter().filter_map(|object| object["kind"].as_str()).collect();
+        ensure!(kinds.len() == 3 && kinds.contains(&"CAPTControlPlane"), "{kinds:?}");
+        for object in &objects {
+            ensure!(object["metadata"]["name"] == name, "{}", object["metadata"]);
+            let expected = (object["kind"] == "CAPTControlPlane").then_some(version);
+            ensure!(object["spec"]["version"].as_str() == expected, "{object}");
+            dry_run(&client, object).await?;
+        }
     }
     Ok(())
 }
