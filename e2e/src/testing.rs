@@ -17,6 +17,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail, ensure};
 use futures::StreamExt;
 use k8s_openapi::api::authentication::v1::{TokenRequest, TokenRequestSpec};
+use k8s_openapi::api::authorization::v1::{ResourceAttributes, SubjectAccessReview, SubjectAccessReviewSpec};
 use k8s_openapi::api::core::v1::{Namespace, ServiceAccount};
 use kube::api::{DynamicObject, ObjectMeta, PostParams};
 use kube::core::GroupVersionKind;
@@ -121,6 +122,44 @@ pub async fn create(client: &Client, namespace: Option<&str>, object: Value) -> 
     Ok(objects(client, &types.api_version, &types.kind, namespace)
         .create(&PostParams::default(), &object)
         .await?)
+}
+
+/// Something that a group may do or not: API group, resource and namespace.
+pub type Deed<'a> = (&'a str, &'a str, &'a str);
+
+/// Waits until the members of a group may create this, or may not. Whoever changes a Role has its answer before the API server has
+/// heard of the change, and nothing tells when it has.
+pub async fn until_may_create(client: &Client, group: &str, deed: Deed<'_>, expected: bool) -> Result<()> {
+    let (api_group, resource, namespace) = deed;
+    let review = SubjectAccessReview {
+        spec: SubjectAccessReviewSpec {
+            user: Some("somebody".into()),
+            groups: Some(vec![group.to_owned()]),
+            resource_attributes: Some(ResourceAttributes {
+                group: Some(api_group.to_owned()),
+                resource: Some(resource.to_owned()),
+                namespace: Some(namespace.to_owned()),
+                verb: Some("create".into()),
+                ..ResourceAttributes::default()
+            }),
+            ..SubjectAccessReviewSpec::default()
+        },
+        ..SubjectAccessReview::default()
+    };
+    let reviews: Api<SubjectAccessReview> = Api::all(client.clone());
+    let begun = Instant::now();
+    loop {
+        let answer = reviews.create(&PostParams::default(), &review).await?;
+        if answer.status.context("no answer")?.allowed == expected {
+            return Ok(());
+        }
+        ensure!(
+            begun.elapsed() < PATIENCE,
+            "{group} may create {resource} in {namespace}: {}",
+            !expected
+        );
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
 }
 
 /// A token of a ServiceAccount, as a pod would get it.

@@ -268,7 +268,11 @@ async fn columns_of_kubectl_get() -> Result<()> {
         &ns,
         json!({
             "apiVersion": "infrastructure.cluster.x-k8s.io/v1beta1", "kind": "WorkspaceTemplate", "metadata": { "name": "t" },
-            "spec": { "template": { "metadata": { "version": "1.2.3" }, "spec": workspace_spec() } },
+            // The controller of the environment judges templates, paused or not, and finds the same of this one.
+            "spec": { "template": {
+                "metadata": { "version": "1.2.3" },
+                "spec": { "forProvider": { "source": "Inline", "module": "output \"a\" { value = 1 }" } },
+            } },
         }),
         json!({ "conditions": [{
             "type": "Valid", "status": "True", "reason": "Valid", "message": "", "lastTransitionTime": "2026-01-01T00:00:00Z",

@@ -16,4 +16,5 @@ mod recovery;
 mod scrape;
 mod security;
 mod site;
+mod tenant;
 mod wave;
