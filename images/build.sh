@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Builds an image per program with buildah, and writes each as an archive that container runtimes can import.
+# Builds an image per program with buildah, and writes each as an archive that container runtimes can import. The images are of
+# this machine's architecture; images/publish.sh joins those of several.
 #
 #   REGISTRY  the beginning of the images' names
 #   TAG       their tag; the version of the workspace if not set

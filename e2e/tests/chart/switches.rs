@@ -13,6 +13,7 @@ use crate::render::{Rendered, everything, is_hook, merged};
 type Row = (Value, fn(&Rendered) -> Result<bool>);
 
 const SECRETS: &str = "capt-secrets";
+const RELEASE: &str = env!("CARGO_PKG_VERSION");
 const TENANTS: &str = "capt-tenant-controller";
 const DIGEST: &str = "sha256:0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef";
 
@@ -158,12 +159,12 @@ fn workload() -> Vec<Row> {
             common(json!({ "image": { "registry": "registry.example.com/x" } })),
             |r| {
                 let own =
-                    all(|name| Ok(r.container(name)?["image"] == format!("registry.example.com/x/{name}:0.1.0")))?;
+                    all(|name| Ok(r.container(name)?["image"] == format!("registry.example.com/x/{name}:{RELEASE}")))?;
                 Ok(own
                     && job_pod(
                         r,
                         "/spec/containers/0/image",
-                        &json!("registry.example.com/x/capt-install:0.1.0"),
+                        &json!(format!("registry.example.com/x/capt-install:{RELEASE}")),
                     ))
             },
         ),
@@ -782,12 +783,12 @@ fn lifecycle() -> Vec<Row> {
         (json!({ "jobs": { "image": { "tag": "9.9.9" } } }), |r| {
             let image = json!("ghcr.io/capt-dev/capt-install:9.9.9");
             Ok(job_pod(r, "/spec/containers/0/image", &image)
-                && r.container(SECRETS)?["image"] == "ghcr.io/capt-dev/capt-secrets:0.1.0")
+                && r.container(SECRETS)?["image"] == format!("ghcr.io/capt-dev/capt-secrets:{RELEASE}"))
         }),
         (
             json!({ "jobs": { "image": { "registry": "registry.example.com/x", "pullPolicy": "Always" } } }),
             |r| {
-                let image = json!("registry.example.com/x/capt-install:0.1.0");
+                let image = json!(format!("registry.example.com/x/capt-install:{RELEASE}"));
                 Ok(job_pod(r, "/spec/containers/0/image", &image)
                     && job_pod(r, "/spec/containers/0/imagePullPolicy", &json!("Always")))
             },
