@@ -785,7 +785,7 @@ impl Server {
         let mut object = DynamicObject::new("", &resource).data(json!({ "spec": spec }));
         object.metadata.name = None;
         // A dot is allowed in every name, and has its own rule in one.
-        object.metadata.generate_name = Some("rule.".into());
+        object.metadata.generate_name = Some("api.rule-".into());
         // The controllers of the environment would put the statuses right that these tests make up.
         object
             .annotations_mut()
