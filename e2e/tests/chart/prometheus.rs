@@ -1,6 +1,6 @@
 //! Prometheus itself, from the distribution's package: it judges the alerts, scrapes the controllers, and answers the dashboards.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::process::Command;
 use std::time::Duration;
@@ -131,6 +131,92 @@ fn metrics_in(expression: &str) -> Vec<&str> {
     // The last part stands after the last brace.
     let count = expression.matches('{').count();
     words.take(count).collect()
+}
+
+/// Whether a selector such as `kind=~"A|B", reason!~".*Timeout"` chooses these labels.
+fn chooses(selector: &str, labels: &BTreeMap<&str, &str>) -> Result<bool> {
+    let is_one_of = |patterns: &str, value: &str| {
+        patterns.split('|').any(|pattern| match pattern.strip_prefix(".*") {
+            Some(end) => value.ends_with(end),
+            None => value == pattern,
+        })
+    };
+    for matcher in selector.split("\", ").map(|part| part.trim_end_matches('"')) {
+        let (name, wanted) = matcher.split_once('"').context("a selector without quotes")?;
+        let value = |operator: &str| labels.get(name.trim_end_matches(operator)).copied().unwrap_or_default();
+        let holds = match name.find(['=', '!']).map(|at| &name[at..]) {
+            Some("=") => value("=") == wanted,
+            Some("!=") => value("!=") != wanted,
+            Some("=~") => is_one_of(wanted, value("=~")),
+            Some("!~") => !is_one_of(wanted, value("!~")),
+            other => anyhow::bail!("{other:?} in {selector}"),
+        };
+        if !holds {
+            return Ok(false);
+        }
+    }
+    Ok(true)
+}
+
+/// The controllers tell at zero of every trouble that they know: each must reach somebody, by its own alert, or by that of what it
+/// follows from.
+#[tokio::test]
+async fn every_trouble_has_an_alert() -> Result<()> {
+    let rules = rules().await?.to_string().replace("\\\"", "\"");
+    let gauge = "capt_objects_in_trouble{";
+    let selectors: Vec<&str> = rules
+        .split(gauge)
+        .skip(1)
+        .filter_map(|rest| rest.split_once('}'))
+        .map(|(selector, _)| selector)
+        .collect();
+    ensure!(selectors.len() >= 5, "{selectors:?}");
+    let is_told = |job: &str, kind: &str, reason: &str| -> Result<bool> {
+        let labels = BTreeMap::from([
+            ("namespace", "capt-system"),
+            ("job", job),
+            ("kind", kind),
+            ("reason", reason),
+        ]);
+        for selector in &selectors {
+            if chooses(selector, &labels)? {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    };
+    let mut known = Vec::new();
+    for (job, address) in targets()? {
+        let text = prometheus::get(&address, "/metrics").await?;
+        for line in text.lines().filter_map(|line| line.strip_prefix(gauge)) {
+            let (labels, _) = line.split_once('}').context("no labels")?;
+            let label = |name: &str| {
+                let (_, rest) = labels.split_once(&format!("{name}=\"")).context("a label is missing")?;
+                Ok::<_, anyhow::Error>(rest.split('"').next().unwrap_or_default().to_owned())
+            };
+            known.push((job.clone(), label("kind")?, label("reason")?));
+        }
+    }
+    ensure!(known.len() > 60, "only {} troubles are known", known.len());
+    let (applies, secrets) = (Manager::Workspace.as_str(), Manager::Secrets.as_str());
+    let mut untold = Vec::new();
+    for (job, kind, reason) in &known {
+        let cause = match reason.as_str() {
+            "VPCCreationFailed" => (applies, "WorkspaceTemplateApply", "TerraformFailed"),
+            "SecretsFailed" => (secrets, "CAPTControlPlane", "Failed"),
+            same => (applies, "WorkspaceTemplateApply", same),
+        };
+        let is_known = known
+            .iter()
+            .any(|(job, kind, reason)| (job.as_str(), kind.as_str(), reason.as_str()) == cause);
+        let (of, above, word) = cause;
+        let is_heard = is_told(job, kind, reason)? || is_known && is_told(of, above, word)?;
+        if !is_heard {
+            untold.push((job, kind, reason));
+        }
+    }
+    ensure!(untold.is_empty(), "nobody hears of {untold:#?}");
+    Ok(())
 }
 
 /// Where the controllers of the environment serve their metrics.
