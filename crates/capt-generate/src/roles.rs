@@ -54,6 +54,8 @@ pub(crate) fn files(_repository: &Path) -> Result<Vec<Output>> {
         rbac::yaml(capt_tenant_controller::AGGREGATE_TO_VIEW),
     );
     file("capt-install.guard.yaml".into(), rbac::yaml(capt_install::GUARD));
+    let (inside, _) = rbac::in_one_namespace(capt_install::GUARD);
+    file("capt-install.guard-in-namespace.yaml".into(), rbac::yaml(&inside));
     file(
         "capt-install.apply-crds.yaml".into(),
         for_our_crds(capt_install::APPLY_CRDS),
