@@ -4,6 +4,7 @@
 //! sees the world as it is, whatever was told before, so most ways lead from everywhere: what a reader looks up here is
 //! what leads *to* a reason.
 
+use capt_api::conditions::Reason;
 use capt_api::conditions::tenant::Ready;
 use capt_api::machine::{Machine, Way};
 
@@ -22,16 +23,7 @@ const LIVING: &[Ready] = &[
 pub const READY: Machine<Ready> = Machine {
     title: "Tenant: reason of condition Ready",
     // Work never waits for words: what is said first is what is so by then. One without a namespace to wait for goes silently.
-    begin: &[
-        Ready::NamespacesReady,
-        Ready::WaitingForNamespaces,
-        Ready::WaitingForClusters,
-        Ready::ClustersExist,
-        Ready::OwnershipConflict,
-        Ready::AdmissionDenied,
-        Ready::Refused,
-        Ready::Deleting,
-    ],
+    begin: <Ready as Reason>::ALL,
     ways: &[
         Way {
             from: LIVING,
