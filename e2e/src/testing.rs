@@ -124,6 +124,22 @@ pub async fn create(client: &Client, namespace: Option<&str>, object: Value) -> 
         .await?)
 }
 
+/// Whether somebody in these groups may do this.
+pub async fn may(client: &Client, user: &str, groups: &[&str], wish: &ResourceAttributes) -> Result<bool> {
+    let review = SubjectAccessReview {
+        spec: SubjectAccessReviewSpec {
+            user: Some(user.to_owned()),
+            groups: Some(groups.iter().map(ToString::to_string).collect()),
+            resource_attributes: Some(wish.clone()),
+            ..SubjectAccessReviewSpec::default()
+        },
+        ..SubjectAccessReview::default()
+    };
+    let reviews: Api<SubjectAccessReview> = Api::all(client.clone());
+    let answer = reviews.create(&PostParams::default(), &review).await?;
+    Ok(answer.status.context("no answer")?.allowed)
+}
+
 /// Something that a group may do or not: API group, resource and namespace.
 pub type Deed<'a> = (&'a str, &'a str, &'a str);
 
@@ -131,28 +147,15 @@ pub type Deed<'a> = (&'a str, &'a str, &'a str);
 /// heard of the change, and nothing tells when it has.
 pub async fn until_may_create(client: &Client, group: &str, deed: Deed<'_>, expected: bool) -> Result<()> {
     let (api_group, resource, namespace) = deed;
-    let review = SubjectAccessReview {
-        spec: SubjectAccessReviewSpec {
-            user: Some("somebody".into()),
-            groups: Some(vec![group.to_owned()]),
-            resource_attributes: Some(ResourceAttributes {
-                group: Some(api_group.to_owned()),
-                resource: Some(resource.to_owned()),
-                namespace: Some(namespace.to_owned()),
-                verb: Some("create".into()),
-                ..ResourceAttributes::default()
-            }),
-            ..SubjectAccessReviewSpec::default()
-        },
-        ..SubjectAccessReview::default()
+    let wish = ResourceAttributes {
+        group: Some(api_group.to_owned()),
+        resource: Some(resource.to_owned()),
+        namespace: Some(namespace.to_owned()),
+        verb: Some("create".into()),
+        ..ResourceAttributes::default()
     };
-    let reviews: Api<SubjectAccessReview> = Api::all(client.clone());
     let begun = Instant::now();
-    loop {
-        let answer = reviews.create(&PostParams::default(), &review).await?;
-        if answer.status.context("no answer")?.allowed == expected {
-            return Ok(());
-        }
+    while may(client, "somebody", &[group], &wish).await? != expected {
         ensure!(
             begun.elapsed() < PATIENCE,
             "{group} may create {resource} in {namespace}: {}",
@@ -160,6 +163,7 @@ pub async fn until_may_create(client: &Client, group: &str, deed: Deed<'_>, expe
         );
         tokio::time::sleep(Duration::from_millis(100)).await;
     }
+    Ok(())
 }
 
 /// A token of a ServiceAccount, as a pod would get it.

@@ -156,6 +156,11 @@ impl TenantStatus {
 }
 
 impl Tenant {
+    /// Whether a namespace stays for as long as there is something in it.
+    pub fn is_blocking(&self) -> bool {
+        self.spec.deletion_policy == Some(TenantDeletionPolicy::Block)
+    }
+
     /// The names of the namespaces that it is to have.
     pub fn wished_namespaces(&self) -> impl Iterator<Item = String> + '_ {
         let own = || format!("{}-", self.name_any());

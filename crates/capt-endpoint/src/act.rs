@@ -9,7 +9,7 @@ use capt_api::conditions::endpoint::EndpointReady;
 use capt_api::names::finalizer;
 use capt_runtime::apply::{Edit, FinalizerAdded, Objects, Planned};
 use capt_runtime::controller::{Reconciler, Wake};
-use capt_runtime::error::{Class, Classified, Failure, ObjectRef};
+use capt_runtime::error::{Classified, Failure, ObjectRef};
 use capt_runtime::events::{Events, Severity};
 use capt_runtime::key::Key;
 use capt_runtime::words::tell;
@@ -65,7 +65,7 @@ impl Worker {
             Ok(wake) => return Ok(wake),
             Err(failure) => failure,
         };
-        if matches!(failure.class(), Class::Transient | Class::Conflict) {
+        if failure.class().is_passing() {
             return Err(failure);
         }
         // Somebody has to do something about it, so it is shown.

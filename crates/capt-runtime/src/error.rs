@@ -24,6 +24,13 @@ pub enum Class {
     Bug,
 }
 
+impl Class {
+    /// Whether it passes without anybody's doing, and so is not shown.
+    pub fn is_passing(self) -> bool {
+        matches!(self, Self::Transient | Self::Conflict)
+    }
+}
+
 /// An error that says how its object is to be looked at again.
 pub trait Classified: std::error::Error {
     fn class(&self) -> Class;

@@ -9,7 +9,7 @@ use capt_api::conditions::{Reason, State};
 use capt_api::names::{finalizer, secret};
 use capt_runtime::apply::{Bond, Change, Created, FinalizerAdded, Objects, Ours, Parent, Planned};
 use capt_runtime::controller::{Reconciler, Wake};
-use capt_runtime::error::{Class, Classified, Failure, ObjectRef, Race};
+use capt_runtime::error::{Classified, Failure, ObjectRef, Race};
 use capt_runtime::events::Events;
 use capt_runtime::key::Key;
 use capt_runtime::words::tell;
@@ -87,7 +87,7 @@ impl Worker {
                 }
             }
         };
-        if matches!(failure.class(), Class::Transient | Class::Conflict) {
+        if failure.class().is_passing() {
             return Err(failure);
         }
         // Somebody has to do something about it, so it is shown.

@@ -6,10 +6,9 @@ use capt_api::Tenant;
 use capt_api::conditions::Reason;
 use capt_api::conditions::tenant::{Deleting, Ready, TenantReport};
 use capt_api::names::{TENANT_ADMIN_BINDING, finalizer};
-use capt_api::tenant::TenantDeletionPolicy;
 use capt_runtime::apply::{Created, Objects, Ours, Parent, Planned};
 use capt_runtime::controller::{Reconciler, Wake};
-use capt_runtime::error::{Class, Classified, Failure, ObjectRef, Race};
+use capt_runtime::error::{Classified, Failure, ObjectRef, Race};
 use capt_runtime::events::Events;
 use capt_runtime::key::Key;
 use capt_runtime::transition::announce;
@@ -70,7 +69,7 @@ impl Worker {
                 None => Ok(()),
             };
         };
-        if !matches!(failure.class(), Class::Transient | Class::Conflict) {
+        if !failure.class().is_passing() {
             // Somebody has to do something about it, so it is shown.
             self.report(seen, &plan::refused(seen, &failure), now).await?;
         }
@@ -191,9 +190,8 @@ impl Worker {
     /// Once it is begun everything in it goes at the same time, so what must go first is looked for again.
     async fn delete_namespace(&self, seen: &Observed, name: &str) -> Result<(), Failure> {
         let live = self.live_namespace(seen, name).await?;
-        let is_blocking = seen.tenant.spec.deletion_policy == Some(TenantDeletionPolicy::Block);
         let is_used = !self.clusters.live_list(Some(name), None).await?.is_empty()
-            || is_blocking && !self.applies.live_list(Some(name), None).await?.is_empty();
+            || seen.tenant.is_blocking() && !self.applies.live_list(Some(name), None).await?.is_empty();
         if is_used {
             // Its event is on its way.
             return Err(changed("Namespace", name));
@@ -247,7 +245,7 @@ impl Worker {
 
 /// Of several failures one that somebody has to mend, if there is one.
 fn worst(mut failures: Vec<Failure>) -> Result<(), Failure> {
-    let needs_somebody = |failure: &Failure| !matches!(failure.class(), Class::Transient | Class::Conflict);
+    let needs_somebody = |failure: &Failure| !failure.class().is_passing();
     let worst = failures.iter().position(needs_somebody).unwrap_or_default();
     match failures.is_empty() {
         true => Ok(()),

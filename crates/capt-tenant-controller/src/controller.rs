@@ -6,6 +6,7 @@ use capt_api::names::{Manager, TENANT_ADMIN_BINDING};
 use capt_runtime::app::{self, Setup};
 use capt_runtime::apply::Writer;
 use capt_runtime::args::CommonArgs;
+use capt_runtime::key::Key;
 use capt_runtime::scope::Scope;
 use capt_runtime::watch::Watch;
 use clap::Parser;
@@ -58,33 +59,30 @@ fn wire(setup: &mut Setup) -> anyhow::Result<()> {
     let by_uid = tenants.index(|tenant| tenant.uid().into_iter().collect());
     let by_wished = tenants.index(|tenant| tenant.wished_namespaces().collect());
     let namespaces_by_owner = namespaces.index(|namespace| owners(&namespace.metadata));
-    let namespaces_by_name = namespaces.index(|namespace| vec![namespace.name_any()]);
     let clusters_by_namespace = clusters.index(|cluster| cluster.namespace().into_iter().collect());
     let applies_by_namespace = applies.index(|apply| apply.namespace().into_iter().collect());
 
     tenants.notify(&queue);
-    let of_namespace = {
-        let (by_uid, by_wished) = (by_uid, by_wished);
-        move |name: &String, owners: Vec<String>| {
-            let mut keys = by_wished.keys(name);
-            keys.extend(owners.iter().flat_map(|uid| by_uid.keys(uid)));
-            keys
-        }
+    let of_namespace = move |name: &str, owners: Vec<String>| {
+        let mut keys = by_wished.keys(&name.to_owned());
+        keys.extend(owners.iter().flat_map(|uid| by_uid.keys(uid)));
+        keys
     };
     namespaces.on_change(&queue, {
         let of_namespace = of_namespace.clone();
         move |change| {
             let states = [&change.old, &change.new].into_iter().flatten();
             let owners = states.flat_map(|namespace| owners(&namespace.metadata));
-            of_namespace(&change.key.name().to_owned(), owners.collect())
+            of_namespace(change.key.name(), owners.collect())
         }
     });
     // What is in a namespace wakes whoever has the namespace, whether it is still wished or not.
+    let known = namespaces.cache();
     let within = move |namespace: Option<&str>| {
-        let name = namespace.unwrap_or_default().to_owned();
-        let found = namespaces_by_name.get(&name);
-        let owners = found.iter().flat_map(|namespace| owners(&namespace.metadata));
-        of_namespace(&name, owners.collect())
+        let name = namespace.unwrap_or_default();
+        let found = known.get(&Key::cluster_scoped(name));
+        let owners = found.map(|namespace| owners(&namespace.metadata));
+        of_namespace(name, owners.unwrap_or_default())
     };
     bindings.on_change(&queue, {
         let within = within.clone();

@@ -4,8 +4,7 @@ use std::collections::BTreeMap;
 
 use capt_api::Tenant;
 use capt_api::names::{label, label_value};
-use capt_api::tenant::TenantDeletionPolicy;
-use capt_runtime::apply::{Bond, Edit};
+use capt_runtime::apply::{Bond, Edit, controller};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
 use kube::{Resource, ResourceExt};
 use serde_json::json;
@@ -29,8 +28,7 @@ pub(crate) struct Marks {
 
 impl Marks {
     pub(crate) fn of(tenant: &Tenant) -> Self {
-        let is_blocking = tenant.spec.deletion_policy == Some(TenantDeletionPolicy::Block);
-        let reference = tenant.controller_owner_ref(&()).filter(|_| !is_blocking);
+        let reference = tenant.controller_owner_ref(&()).filter(|_| !tenant.is_blocking());
         Self {
             uid: tenant.uid().unwrap_or_default(),
             tenant: label_value(&tenant.name_any()),
@@ -119,13 +117,6 @@ pub(crate) fn owners(meta: &ObjectMeta) -> Vec<String> {
     owners
 }
 
-fn controller(meta: &ObjectMeta) -> Option<&OwnerReference> {
-    let references = meta.owner_references.iter().flatten();
-    references
-        .into_iter()
-        .find(|reference| reference.controller == Some(true))
-}
-
 fn owner_label(meta: &ObjectMeta) -> Option<&str> {
     label_of(meta, label::OWNER_UID)
 }
@@ -143,7 +134,7 @@ fn namespace_of(meta: &ObjectMeta) -> &str {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use capt_api::tenant::TenantSpec;
+    use capt_api::tenant::{TenantDeletionPolicy, TenantSpec};
     use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
     use serde_json::Value;
 

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use capt_api::names::TENANT_ADMIN_BINDING;
 use capt_api::{Cluster, Tenant, WorkspaceTemplateApply};
-use capt_runtime::cache::{Cache, Found, Index};
+use capt_runtime::cache::{Cache, Index};
 use capt_runtime::key::Key;
 use k8s_openapi::api::core::v1::Namespace;
 use k8s_openapi::api::rbac::v1::RoleBinding;
@@ -53,6 +53,16 @@ pub(crate) struct Place {
     pub(crate) applies: Vec<String>,
 }
 
+impl Observed {
+    /// The namespaces that the Tenant has, whether it is to have them or not.
+    pub(crate) fn held(&self) -> impl Iterator<Item = (&String, &Place)> {
+        self.places.iter().filter(|(_, place)| {
+            let namespace = place.namespace.as_ref();
+            namespace.is_some_and(|namespace| self.marks.holds(&namespace.metadata))
+        })
+    }
+}
+
 impl Caches {
     pub(crate) fn observe(&self, key: &Key) -> Option<Observed> {
         let tenant = self.tenants.get(key)?;
@@ -72,26 +82,16 @@ impl Caches {
     }
 
     fn place(&self, name: &String, is_wished: bool) -> Place {
-        let namespace = present(self.namespaces.find(&Key::cluster_scoped(name)));
-        let binding = present(self.bindings.find(&Key::namespaced(name, TENANT_ADMIN_BINDING)));
         let mut clusters = self.clusters_by_namespace.get(name);
         clusters.sort_by_key(|cluster| cluster.name_any());
         let applies = self.applies_by_namespace.get(name);
         let applies: BTreeSet<String> = applies.iter().map(|apply| apply.name_any()).collect();
         Place {
             is_wished,
-            namespace,
-            binding,
+            namespace: self.namespaces.get(&Key::cluster_scoped(name)),
+            binding: self.bindings.get(&Key::namespaced(name, TENANT_ADMIN_BINDING)),
             clusters,
             applies: applies.into_iter().collect(),
         }
-    }
-}
-
-/// These two kinds are Kubernetes' own and always readable.
-fn present<K>(found: Found<K>) -> Option<Arc<K>> {
-    match found {
-        Found::Present(object) => Some(object),
-        Found::Absent | Found::Unreadable(_) => None,
     }
 }

@@ -4,12 +4,10 @@
 //! between two is a fresh start. A namespace that is to go is taken care of the same way whether its Tenant goes too or only
 //! no longer names it.
 
-use std::collections::BTreeSet;
-
 use capt_api::conditions::tenant::{Deleting, Paused, Ready, TenantReport};
 use capt_api::conditions::{self, State};
 use capt_api::names::{TENANT_ADMIN_BINDING, TENANT_ADMIN_ROLE, finalizer};
-use capt_api::tenant::{SubjectKind, TenantAdmin, TenantDeletionPolicy, TenantStatus};
+use capt_api::tenant::{SubjectKind, TenantAdmin, TenantStatus};
 use capt_runtime::error::Failure;
 use capt_runtime::scope::has_paused_annotation;
 use jiff::Timestamp;
@@ -58,16 +56,19 @@ pub(crate) enum Deed {
     DeleteNamespace(String),
 }
 
-/// Why a namespace that is to go is still there.
-#[derive(Debug, PartialEq, Eq)]
-enum Obstacle {
-    /// These would be lost with it.
-    InUse(Vec<String>),
-    /// These are on their way.
-    Clusters(Vec<String>),
+/// Why a namespace that is to go is still there, the worst last.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Hindrance {
     /// Kubernetes empties it.
-    Namespace(String),
+    Namespace,
+    /// Its Clusters are on their way.
+    Clusters,
+    /// What is in it would be lost with it.
+    InUse,
 }
+
+/// A hindrance, and what is waited for, by name.
+type Obstacle = (Hindrance, Vec<String>);
 
 pub(crate) fn plan(seen: &Observed) -> Plan {
     let meta = &seen.tenant.metadata;
@@ -103,7 +104,7 @@ fn live(seen: &Observed) -> Plan {
             None => {}
             Some(namespace) if !seen.marks.holds(&namespace.metadata) => strangers.push(format!("Namespace {name}")),
             Some(namespace) if namespace.metadata.deletion_timestamp.is_some() => {
-                obstacles.push(Obstacle::Namespace(going(namespace)));
+                obstacles.push(going(namespace));
             }
             Some(namespace) => {
                 let obstacle = match place.is_wished {
@@ -111,7 +112,7 @@ fn live(seen: &Observed) -> Plan {
                     false => clear(seen, name, place, &mut deeds),
                 };
                 // What stays for now is looked after for as long as it does.
-                if !matches!(obstacle, Some(Obstacle::Namespace(_))) {
+                if !matches!(obstacle, Some((Hindrance::Namespace, _))) {
                     upkeep(seen, name, namespace, place, &mut deeds, &mut strangers);
                 }
                 obstacles.extend(obstacle);
@@ -141,20 +142,21 @@ fn end(seen: &Observed) -> Plan {
     let keeping = seen.tenant.finalizers().iter().any(|name| name == ORPHAN);
     let mut deeds = Vec::new();
     let mut obstacles = Vec::new();
-    for (name, place) in &seen.places {
-        let ours = place.namespace.as_ref();
-        if ours.is_some_and(|namespace| seen.marks.holds(&namespace.metadata)) {
-            obstacles.extend(clear(seen, name, place, &mut deeds));
-        }
+    for (name, place) in seen.held() {
+        obstacles.extend(clear(seen, name, place, &mut deeds));
     }
-    if keeping || obstacles.is_empty() {
+    let Some((hindrance, message)) = waiting(&obstacles).filter(|_| !keeping) else {
         return Plan {
             step: Step::LetGo { keeping },
             says: None,
         };
-    }
-    let (reason, message) = waiting(&obstacles);
-    let is_news = deeds.is_empty() || reason == Deleting::ClustersExist;
+    };
+    let reason = match hindrance {
+        Hindrance::InUse => Deleting::ClustersExist,
+        Hindrance::Clusters => Deleting::WaitingForClusters,
+        Hindrance::Namespace => Deleting::WaitingForNamespaces,
+    };
+    let is_news = deeds.is_empty() || hindrance == Hindrance::InUse;
     let ready = State::no(Ready::Deleting, message.clone());
     Plan {
         step: work(deeds),
@@ -206,11 +208,11 @@ fn upkeep(
 fn clear(seen: &Observed, name: &str, place: &Place, deeds: &mut Vec<Deed>) -> Option<Obstacle> {
     let namespace = place.namespace.as_ref()?;
     if namespace.metadata.deletion_timestamp.is_some() {
-        return Some(Obstacle::Namespace(going(namespace)));
+        return Some(going(namespace));
     }
     let clusters = place.clusters.iter().map(|cluster| cluster.name_any());
     let clusters: Vec<String> = clusters.map(|cluster| format!("Cluster {name}/{cluster}")).collect();
-    if seen.tenant.spec.deletion_policy == Some(TenantDeletionPolicy::Block) {
+    if seen.tenant.is_blocking() {
         let applies = place.applies.iter();
         let applies = applies.map(|apply| format!("WorkspaceTemplateApply {name}/{apply}"));
         // The applies of a Cluster are the Cluster's own business.
@@ -219,7 +221,7 @@ fn clear(seen: &Observed, name: &str, place: &Place, deeds: &mut Vec<Deed>) -> O
             false => clusters,
         };
         if !in_use.is_empty() {
-            return Some(Obstacle::InUse(in_use));
+            return Some((Hindrance::InUse, in_use));
         }
     } else if !clusters.is_empty() {
         let mut deletions = place
@@ -229,69 +231,53 @@ fn clear(seen: &Observed, name: &str, place: &Place, deeds: &mut Vec<Deed>) -> O
         if deletions.any(Option::is_none) {
             deeds.push(Deed::DeleteClusters(name.to_owned()));
         }
-        return Some(Obstacle::Clusters(clusters));
+        return Some((Hindrance::Clusters, clusters));
     }
     deeds.push(Deed::DeleteNamespace(name.to_owned()));
-    Some(Obstacle::Namespace(going(namespace)))
+    Some(going(namespace))
 }
 
-/// What Kubernetes says about a namespace that it empties.
-fn going(namespace: &Namespace) -> String {
+/// A namespace that Kubernetes empties, and what it says about that.
+fn going(namespace: &Namespace) -> Obstacle {
     let conditions = namespace.status.as_ref().and_then(|status| status.conditions.as_ref());
     let remaining = conditions.into_iter().flatten().filter(|condition| {
         // The others only say what went well. Of the two that name what is left, the finalizers say who has to act.
         condition.status == "True" && condition.type_ != "NamespaceContentRemaining"
     });
     let said: Vec<&str> = remaining.filter_map(|condition| condition.message.as_deref()).collect();
-    match said.is_empty() {
-        true => format!("Namespace {}", namespace.name_any()),
-        false => format!("Namespace {} ({})", namespace.name_any(), said.join("; ")),
-    }
+    let name = namespace.name_any();
+    let told = match said.is_empty() {
+        true => format!("Namespace {name}"),
+        false => format!("Namespace {name} ({})", said.join("; ")),
+    };
+    (Hindrance::Namespace, vec![told])
 }
 
 fn living_word(obstacles: &[Obstacle]) -> State<Ready> {
-    if obstacles.is_empty() {
+    let Some((hindrance, message)) = waiting(obstacles) else {
         return State::yes(Ready::NamespacesReady, "");
-    }
-    let (reason, message) = waiting(obstacles);
-    let reason = match reason {
-        Deleting::ClustersExist => Ready::ClustersExist,
-        Deleting::WaitingForClusters => Ready::WaitingForClusters,
-        _ => Ready::WaitingForNamespaces,
+    };
+    let reason = match hindrance {
+        Hindrance::InUse => Ready::ClustersExist,
+        Hindrance::Clusters => Ready::WaitingForClusters,
+        Hindrance::Namespace => Ready::WaitingForNamespaces,
     };
     State::no(reason, message)
 }
 
-/// What stands in the way, the worst first.
-fn waiting(obstacles: &[Obstacle]) -> (Deleting, String) {
-    let in_use = obstacles.iter().filter_map(|obstacle| match obstacle {
-        Obstacle::InUse(names) => Some(names),
-        _ => None,
-    });
-    let in_use: Vec<String> = in_use.flatten().cloned().collect();
-    if !in_use.is_empty() {
-        let message = format!(
+/// The worst that stands in the way, and everything that does so in the same way.
+fn waiting(obstacles: &[Obstacle]) -> Option<(Hindrance, String)> {
+    let worst = obstacles.iter().map(|(hindrance, _)| *hindrance).max()?;
+    let alike = obstacles.iter().filter(|(hindrance, _)| *hindrance == worst);
+    let names: Vec<String> = alike.flat_map(|(_, names)| names).cloned().collect();
+    let message = match worst {
+        Hindrance::InUse => format!(
             "spec.deletionPolicy is Block, and a namespace that is to go holds {}",
-            list(&in_use)
-        );
-        return (Deleting::ClustersExist, message);
-    }
-    let clusters = obstacles.iter().filter_map(|obstacle| match obstacle {
-        Obstacle::Clusters(names) => Some(names),
-        _ => None,
-    });
-    let clusters: Vec<String> = clusters.flatten().cloned().collect();
-    if !clusters.is_empty() {
-        let message = format!("waiting until these are deleted: {}", list(&clusters));
-        return (Deleting::WaitingForClusters, message);
-    }
-    let namespaces = obstacles.iter().filter_map(|obstacle| match obstacle {
-        Obstacle::Namespace(name) => Some(name.clone()),
-        _ => None,
-    });
-    let namespaces: Vec<String> = namespaces.collect();
-    let message = format!("waiting until these are deleted: {}", list(&namespaces));
-    (Deleting::WaitingForNamespaces, message)
+            list(&names)
+        ),
+        Hindrance::Clusters | Hindrance::Namespace => format!("waiting until these are deleted: {}", list(&names)),
+    };
+    Some((worst, message))
 }
 
 fn list(names: &[String]) -> String {
@@ -303,7 +289,7 @@ fn list(names: &[String]) -> String {
 }
 
 /// What the administrator gets.
-pub(crate) fn role() -> RoleRef {
+fn role() -> RoleRef {
     RoleRef {
         api_group: Some(RBAC.into()),
         kind: "ClusterRole".into(),
@@ -312,7 +298,7 @@ pub(crate) fn role() -> RoleRef {
 }
 
 /// Who gets it, in the form that a RoleBinding has on the server.
-pub(crate) fn subject(admin: &TenantAdmin) -> Subject {
+fn subject(admin: &TenantAdmin) -> Subject {
     let (kind, group) = match admin.kind {
         SubjectKind::User => ("User", Some(RBAC)),
         SubjectKind::Group => ("Group", Some(RBAC)),
@@ -371,18 +357,10 @@ pub(crate) fn status(seen: &Observed, report: &TenantReport, now: Timestamp) -> 
     let none = TenantStatus::default();
     let before = seen.tenant.status.as_ref().unwrap_or(&none);
     let generation = meta.generation.unwrap_or_default();
-    let held = seen.places.iter().filter(|(_, place)| {
-        let namespace = place.namespace.as_ref();
-        namespace.is_some_and(|namespace| seen.marks.holds(&namespace.metadata))
-    });
-    let namespaces: BTreeSet<&String> = held.clone().map(|(name, _)| name).collect();
-    let clusters: usize = held.map(|(_, place)| place.clusters.len()).sum();
+    let namespaces = seen.held().map(|(name, _)| name.clone());
+    let clusters: usize = seen.held().map(|(_, place)| place.clusters.len()).sum();
     TenantStatus {
-        namespaces: namespaces
-            .into_iter()
-            .take(TenantStatus::MAX_NAMESPACES)
-            .cloned()
-            .collect(),
+        namespaces: namespaces.take(TenantStatus::MAX_NAMESPACES).collect(),
         clusters: i64::try_from(clusters).ok(),
         observed_generation: Some(generation),
         conditions: conditions::merge(&before.conditions, report, generation, now),

@@ -11,12 +11,10 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 
 const KIND: &str = "WorkspaceTemplateApply";
 
-/// Where an apply can be.
-const PHASES_NOW: [&str; 6] = ["Waiting", UNHEARD, "Applying", "Ready", "Deleting", PENDING];
 /// The provider has not begun yet: it has too much to do, or does not run.
 const UNHEARD: &str = "WaitingForProvider";
 
-/// An apply was in a phase while the condition had this status.
+/// An apply is in a phase while the condition has this status.
 const PHASES: [(&str, Status, &str); 3] = [
     (Waiting::TYPE, Status::True, "Waiting"),
     (Ready::TYPE, Status::False, "Applying"),
@@ -31,7 +29,7 @@ pub(crate) fn register(lives: &Lives) -> Census<WorkspaceTemplateApply> {
     Census::new(KIND, told)
         .troubles_of::<Ready>()
         .troubles_of::<Deleting>()
-        .phases(&PHASES_NOW, phase)
+        .phases(&["Waiting", UNHEARD, "Applying", "Ready", "Deleting", PENDING], phase)
 }
 
 fn told(apply: &WorkspaceTemplateApply) -> &[Condition] {

@@ -7,9 +7,9 @@ use capt_e2e::components::{CONTROLLERS, all_controllers};
 use capt_e2e::{manifests, testing};
 use capt_runtime::rbac::{OWN_NAMESPACE, Rule};
 use futures::{StreamExt, TryStreamExt, stream};
-use k8s_openapi::api::authorization::v1::{ResourceAttributes, SubjectAccessReview, SubjectAccessReviewSpec};
+use k8s_openapi::api::authorization::v1::ResourceAttributes;
 use k8s_openapi::api::rbac::v1::{ClusterRole, ClusterRoleBinding};
-use kube::api::{DeleteParams, ListParams, PostParams};
+use kube::api::{DeleteParams, ListParams};
 use kube::{Api, Client};
 use serde_json::json;
 
@@ -101,26 +101,18 @@ impl Installation {
             Some((resource, subresource)) => (resource, Some(subresource.to_owned())),
             None => (resource.as_str(), None),
         };
-        let review = SubjectAccessReview {
-            spec: SubjectAccessReviewSpec {
-                user: Some(format!("system:serviceaccount:{}:{controller}", self.namespace)),
-                groups: Some(vec!["system:serviceaccounts".into(), "system:authenticated".into()]),
-                resource_attributes: Some(ResourceAttributes {
-                    namespace: to.namespace.map(str::to_owned),
-                    name: to.name.map(str::to_owned),
-                    group: Some(group.clone()),
-                    resource: Some(resource.to_owned()),
-                    subresource,
-                    verb: Some(verb.clone()),
-                    ..ResourceAttributes::default()
-                }),
-                ..SubjectAccessReviewSpec::default()
-            },
-            ..SubjectAccessReview::default()
+        let wish = ResourceAttributes {
+            namespace: to.namespace.map(str::to_owned),
+            name: to.name.map(str::to_owned),
+            group: Some(group.clone()),
+            resource: Some(resource.to_owned()),
+            subresource,
+            verb: Some(verb.clone()),
+            ..ResourceAttributes::default()
         };
-        let api: Api<SubjectAccessReview> = Api::all(self.client.clone());
-        let answer = api.create(&PostParams::default(), &review).await?;
-        Ok(answer.status.context("no answer")?.allowed)
+        let user = format!("system:serviceaccount:{}:{controller}", self.namespace);
+        let groups = ["system:serviceaccounts", "system:authenticated"];
+        testing::may(&self.client, &user, &groups, &wish).await
     }
 
     /// Which of the permissions an account has there.

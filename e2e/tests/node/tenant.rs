@@ -2,6 +2,7 @@
 //! that it passes on.
 
 use anyhow::Result;
+use capt_e2e::components::TENANT_CONTROLLER;
 use capt_e2e::testing::{create, is_true, objects, until, until_gone, until_may_create};
 use kube::api::DeleteParams;
 use serde_json::json;
@@ -9,7 +10,6 @@ use serde_json::json;
 use crate::site::Site;
 use crate::wave::Wave;
 
-const CONTROLLER: &str = "capt-tenant-controller";
 const GROUP: &str = "team-a";
 
 #[tokio::test(flavor = "multi_thread")]
@@ -19,7 +19,7 @@ async fn a_team_gets_its_namespaces_and_makes_its_own_clusters() -> Result<()> {
     let values = json!({ "common": { "replicas": 1 }, "controllers": { "tenant": { "enabled": true } } });
     site.install(&values)?;
     site.all_ready(1).await?;
-    site.ready(CONTROLLER, 1).await?;
+    site.ready(TENANT_CONTROLLER, 1).await?;
 
     let tenants = objects(&site.client, "multitenancy.capt.dev/v1beta1", "Tenant", None);
     let tenant = json!({
@@ -64,5 +64,5 @@ async fn a_team_gets_its_namespaces_and_makes_its_own_clusters() -> Result<()> {
     tenants.delete("team-a", &DeleteParams::background()).await?;
     until_gone(&tenants, "team-a").await?;
     wave.gone(&names).await?;
-    site.requests(CONTROLLER).map(drop)
+    site.requests(TENANT_CONTROLLER).map(drop)
 }

@@ -78,7 +78,8 @@ pub fn is_ours(child: &ObjectMeta, parent_uid: &str) -> bool {
     }
 }
 
-pub(crate) fn controller(meta: &ObjectMeta) -> Option<&OwnerReference> {
+/// The object that controls this one, if any does.
+pub fn controller(meta: &ObjectMeta) -> Option<&OwnerReference> {
     meta.owner_references
         .iter()
         .flatten()

@@ -47,8 +47,7 @@ use std::sync::Arc;
 use capt_api::names::Manager;
 use kube::{Client, Resource};
 
-pub(crate) use children::controller;
-pub use children::{Bond, Change, Compare, Created, Deleted, Ours, Parent, is_ours};
+pub use children::{Bond, Change, Compare, Created, Deleted, Ours, Parent, controller, is_ours};
 pub use contains::contains;
 pub use edit::Edit;
 pub use finalizers::FinalizerAdded;

@@ -1,10 +1,10 @@
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use capt_api::Tenant;
 use capt_api::conditions::Reason;
 use capt_api::names::{TENANT_ADMIN_BINDING, annotation};
-use capt_api::tenant::TenantSpec;
+use capt_api::tenant::{TenantDeletionPolicy, TenantSpec};
 use capt_runtime::error::{ObjectRef, Verb};
 use k8s_openapi::api::core::v1::{NamespaceCondition, NamespaceStatus};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{OwnerReference, Time};
