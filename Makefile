@@ -123,6 +123,7 @@ test-node: T = a_user_installs
 test-node: test-chart ## The first of those tests: a user installs, makes a cluster on real Terraform, and goes again
 
 .PHONY: test-faults
+test-faults: export RUST_BACKTRACE = 0
 test-faults: programs ## Every fault at every write of every controller, 20 minutes (FAULTS="capt-endpoint kill-after 3" runs one)
 	@$(CARGO) test --package capt-e2e --locked --test faults -- --ignored --nocapture no_fault_at_any_write
 

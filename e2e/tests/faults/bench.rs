@@ -7,7 +7,7 @@ use std::process::Stdio;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use capt_e2e::components::{CONTROLLERS, SIMULATOR};
+use capt_e2e::components::{SIMULATOR, TENANT_CONTROLLER, all_controllers};
 use capt_e2e::environment::{Environment, Settings, kubeconfig};
 use capt_e2e::process::MARK;
 use capt_e2e::testing::{Scratch, simulated};
@@ -53,9 +53,9 @@ impl Bench {
         scratch.up(&["--provider", "simulator"])?;
         let environment = &scratch.environment;
         // Each trial brings its own controllers, and the provider is replaced by a quicker one.
-        let running = CONTROLLERS.iter().map(|own| own.name).chain([SIMULATOR]);
+        let running = all_controllers().map(|own| own.name).chain([SIMULATOR]);
         let running: Vec<_> = running.filter_map(|name| environment.process(name)).collect();
-        ensure!(running.len() == CONTROLLERS.len() + 1, "not everything came up");
+        ensure!(running.len() == all_controllers().count() + 1, "not everything came up");
         let grace = Duration::from_secs(10);
         futures::future::join_all(running.iter().map(|record| record.process.stop(grace))).await;
 
@@ -97,7 +97,7 @@ impl Bench {
         Ok(directory)
     }
 
-    /// Starts a controller that works on one namespace and takes `server` for the API server.
+    /// Starts a controller that works for one trial and takes `server` for the API server.
     pub(crate) fn start(&self, program: &Path, namespace: &str, server: &str, logs: &Path) -> Result<Child> {
         let controller = program.file_name().and_then(OsStr::to_str).context("not a program")?;
         let credential = self
@@ -106,13 +106,18 @@ impl Bench {
             .join(format!("{namespace}-{controller}"));
         let text = kubeconfig(server, &self.authority, controller, self.settings.token(controller)?);
         pki::write_private(&credential, &text)?;
+        // Tenants are in no namespace, and carry the trial's name instead.
+        let scope = match controller {
+            TENANT_CONTROLLER => "watch-filter",
+            _ => "namespace",
+        };
         let log = logs.join(format!("{controller}.log"));
         let log = OpenOptions::new().create(true).append(true).open(log)?;
         let mut command = Command::new(program);
         command
             // A successor must not wait for a Lease.
             .args(["--leader-elect=false", "--metrics-bind-address=127.0.0.1:0"])
-            .arg(format!("--namespace={namespace}"))
+            .arg(format!("--{scope}={namespace}"))
             .env("KUBECONFIG", &credential)
             // So that the environment can end it when this program could not.
             .env(MARK, self.environment().dir())

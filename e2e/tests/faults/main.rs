@@ -1,13 +1,16 @@
-//! Crashes, refusals, lost answers and lagging watches at every write of every controller: that each cluster comes up and
-//! goes as if nothing had happened, that nothing is made twice, and that nothing is left.
+//! Crashes, refusals, lost answers and lagging watches at every write of every controller: that each cluster and Tenant comes
+//! up and goes as if nothing had happened, that nothing is made twice, and that nothing is left.
 //!
 //! `FAULTS=` runs only the trials in whose name its words stand, such as `capt-endpoint kill-after 3`; `FAULT_SEED=` chooses
 //! another sample; `FAULT_PARALLEL=` says how many trials run at once.
 
 mod bench;
+mod cluster;
+mod life;
 mod observer;
 mod portrait;
 mod report;
+mod tenant;
 mod trial;
 mod versions;
 
@@ -22,10 +25,9 @@ use capt_e2e::faults::{Age, Fault, Moment, Plan, Verb};
 use capt_e2e::testing::simulated;
 use futures::StreamExt;
 use jiff::Timestamp;
-use portrait::Portrait;
-use trial::{Outcome, Survey, Surveys, Trial};
+use trial::{Outcome, Portraits, Survey, Surveys, Trial};
 
-/// How many clusters come and go at the same time: enough to keep two cores busy while each waits for others.
+/// How many lives come and go at the same time: enough to keep two cores busy while each waits for others.
 pub(crate) const PARALLEL: usize = 16;
 
 /// Faults that are tried at each write by itself, because what comes of them depends on where the controller stood. Of a
@@ -98,7 +100,7 @@ async fn campaign(
     assert_nothing_was_made_twice(&bench, started)
 }
 
-async fn run(bench: &Bench, trials: Vec<Trial>, expected: &Portrait) -> Result<Vec<Outcome>> {
+async fn run(bench: &Bench, trials: Vec<Trial>, expected: &Portraits) -> Result<Vec<Outcome>> {
     let parallel = number("FAULT_PARALLEL")?.map_or(Ok(PARALLEL), usize::try_from)?;
     let mut running = futures::stream::iter(trials)
         .map(|trial| trial::attempt(bench, trial, expected))

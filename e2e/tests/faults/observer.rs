@@ -5,8 +5,8 @@ use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use anyhow::{Result, bail};
-use capt_api::names::annotation;
+use anyhow::{Context, Result, bail};
+use capt_api::names::{annotation, label};
 use capt_e2e::testing::objects;
 use futures::StreamExt;
 use kube::api::DynamicObject;
@@ -17,8 +17,11 @@ use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
-/// Every kind that a cluster consists of, and what it is made from.
-pub(crate) const KINDS: [(&str, &str); 8] = [
+/// Every kind that a cluster or a Tenant consists of, and what it is made from.
+const KINDS: [(&str, &str); 11] = [
+    ("multitenancy.capt.dev/v1beta1", "Tenant"),
+    ("v1", "Namespace"),
+    ("rbac.authorization.k8s.io/v1", "RoleBinding"),
     ("cluster.x-k8s.io/v1beta2", "Cluster"),
     ("infrastructure.cluster.x-k8s.io/v1beta1", "CAPTCluster"),
     ("controlplane.cluster.x-k8s.io/v1beta1", "CAPTControlPlane"),
@@ -34,17 +37,26 @@ const STALLED: Duration = Duration::from_secs(150);
 /// A hundred times what an undisturbed run takes.
 const LONGEST: Duration = Duration::from_secs(1200);
 
-/// An object within its namespace. A Workspace counts to the namespace of its apply.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+/// An object of a trial.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct Id {
     pub(crate) kind: &'static str,
+    /// With the namespace before it, unless that is the trial's own.
     pub(crate) name: String,
 }
 
 impl Id {
+    fn of(kind: &'static str, object: &DynamicObject) -> Self {
+        let name = match object.namespace() {
+            Some(namespace) if namespace != home(kind, object) => format!("{namespace}/{}", object.name_any()),
+            _ => object.name_any(),
+        };
+        Self { kind, name }
+    }
+
     /// What Kubernetes puts into every namespace.
     pub(crate) fn is_kubernetes_own(&self) -> bool {
-        self.kind == "ConfigMap" && self.name == "kube-root-ca.crt"
+        self.kind == "ConfigMap" && self.name.ends_with("kube-root-ca.crt")
     }
 }
 
@@ -61,48 +73,62 @@ pub(crate) enum Turn {
     Gone,
 }
 
-/// One namespace, now and so far. Turns of one kind stand in the order in which they happened.
+/// One trial, now and so far.
 #[derive(Default)]
 pub(crate) struct World {
     pub(crate) objects: BTreeMap<Id, DynamicObject>,
-    pub(crate) history: Vec<(Turn, Id)>,
+    /// With the versions that the objects had then: all are counted by the same etcd, so they tell what came before what.
+    pub(crate) history: Vec<(Turn, Id, u64)>,
 }
 
 impl World {
-    fn take(&mut self, kind: &'static str, object: DynamicObject) {
-        let id = Id {
-            kind,
-            name: object.name_any(),
-        };
+    fn take(&mut self, id: Id, object: DynamicObject) {
         let before = self.objects.get(&id);
         let same = before.filter(|before| before.uid() == object.uid());
         let was_dying = same.is_some_and(|before| before.metadata.deletion_timestamp.is_some());
         if same.is_none() {
-            self.history.push((Turn::Born, id.clone()));
+            self.history.push((Turn::Born, id.clone(), version(&object)));
         }
         if object.metadata.deletion_timestamp.is_some() && !was_dying {
-            self.history.push((Turn::Dying, id.clone()));
+            self.history.push((Turn::Dying, id.clone(), version(&object)));
         }
         self.objects.insert(id, object);
     }
 
-    fn lose(&mut self, kind: &'static str, name: &str) {
-        let id = Id {
-            kind,
-            name: name.to_owned(),
-        };
+    fn lose(&mut self, id: Id, version: u64) {
         if self.objects.remove(&id).is_some() {
-            self.history.push((Turn::Gone, id));
+            self.history.push((Turn::Gone, id, version));
         }
     }
 
-    /// How often an object of each name came into being.
-    pub(crate) fn births(&self) -> BTreeMap<&Id, usize> {
-        let mut births = BTreeMap::new();
-        for (_, id) in self.history.iter().filter(|(turn, _)| *turn == Turn::Born) {
+    /// When it first happened to an object of such a name, as a version.
+    pub(crate) fn when(&self, wanted: Turn, kind: &str, part: &str) -> Result<u64> {
+        let mut found = self.history.iter();
+        let found = found.find(|(turn, id, _)| *turn == wanted && id.kind == kind && id.name.contains(part));
+        let (_, _, version) = found.with_context(|| format!("no {kind} {part} was seen {wanted:?}"))?;
+        Ok(*version)
+    }
+
+    /// What is there although it should not be.
+    pub(crate) fn left(&self, may_stay: impl Fn(&Id) -> bool) -> Option<String> {
+        let left: Vec<String> = self
+            .objects
+            .iter()
+            .filter(|(id, _)| !may_stay(id) && !id.is_kubernetes_own())
+            .map(|(id, object)| format!("{id} {:?}", object.finalizers()))
+            .collect();
+        (!left.is_empty()).then(|| format!("still there: {}", left.join(", ")))
+    }
+
+    pub(crate) fn nothing_was_made_twice(&self) -> Result<()> {
+        let mut births: BTreeMap<&Id, usize> = BTreeMap::new();
+        for (_, id, _) in self.history.iter().filter(|(turn, _, _)| *turn == Turn::Born) {
             *births.entry(id).or_default() += 1;
         }
-        births
+        match births.into_iter().find(|(_, times)| *times > 1) {
+            Some((id, times)) => bail!("{id} was made {times} times"),
+            None => Ok(()),
+        }
     }
 }
 
@@ -197,53 +223,65 @@ impl Observer {
 struct Feed {
     kind: &'static str,
     places: Arc<Mutex<HashMap<String, Place>>>,
-    /// Namespace and name of what the list that is being read contains.
-    listed: HashSet<(String, String)>,
+    /// What the list that is being read contains, by trial.
+    listed: HashSet<(String, Id)>,
 }
 
 impl Feed {
     fn take(&mut self, event: Event<DynamicObject>) {
-        let kind = self.kind;
         match event {
             Event::Init => self.listed.clear(),
             Event::InitApply(object) => {
-                let namespace = home(&object);
-                self.listed.insert((namespace.clone(), object.name_any()));
-                self.change(&namespace, |world| world.take(kind, object));
+                let id = Id::of(self.kind, &object);
+                self.listed.insert((home(self.kind, &object), id));
+                self.change(object, World::take);
             }
             Event::InitDone => self.lose_what_is_not_listed(),
-            Event::Apply(object) => self.change(&home(&object), |world| world.take(kind, object)),
-            Event::Delete(object) => self.change(&home(&object), |world| world.lose(kind, &object.name_any())),
+            Event::Apply(object) => self.change(object, World::take),
+            Event::Delete(object) => self.change(object, |world, id, object| world.lose(id, version(&object))),
         }
     }
 
-    fn change(&self, namespace: &str, how: impl FnOnce(&mut World)) {
+    fn change(&self, object: DynamicObject, how: impl FnOnce(&mut World, Id, DynamicObject)) {
         let mut places = self.places.lock().unwrap_or_else(PoisonError::into_inner);
-        let place = places.entry(namespace.to_owned()).or_default();
-        how(&mut place.world);
+        let place = places.entry(home(self.kind, &object)).or_default();
+        how(&mut place.world, Id::of(self.kind, &object), object);
         place.changes.send_modify(|count| *count += 1);
     }
 
     /// What went while the watch was broken is told by its absence alone.
     fn lose_what_is_not_listed(&self) {
         let mut places = self.places.lock().unwrap_or_else(PoisonError::into_inner);
-        for (namespace, place) in places.iter_mut() {
-            let known = place.world.objects.keys().filter(|id| id.kind == self.kind);
-            let is_listed = |name: &str| self.listed.contains(&(namespace.clone(), name.to_owned()));
-            let gone: Vec<String> = known
-                .map(|id| id.name.clone())
-                .filter(|name| !is_listed(name))
+        for (trial, place) in places.iter_mut() {
+            let known = place.world.objects.iter().filter(|(id, _)| id.kind == self.kind);
+            let gone: Vec<(Id, u64)> = known
+                .map(|(id, object)| (id.clone(), version(object)))
+                .filter(|(id, _)| !self.listed.contains(&(trial.clone(), id.clone())))
                 .collect();
-            for name in gone {
-                place.world.lose(self.kind, &name);
+            for (id, version) in gone {
+                place.world.lose(id, version);
             }
             place.changes.send_modify(|count| *count += 1);
         }
     }
 }
 
-/// The namespace to which an object is counted.
-fn home(object: &DynamicObject) -> String {
-    let of_apply = || object.annotations().get(annotation::WTA_NAMESPACE).cloned();
-    object.namespace().or_else(of_apply).unwrap_or_default()
+/// The trial to which an object is counted. All its names begin alike; that of a Workspace's apply does.
+fn home(kind: &str, object: &DynamicObject) -> String {
+    let within = match kind {
+        "Tenant" => object.name_any(),
+        "Namespace" => object.labels().get(label::TENANT).cloned().unwrap_or_default(),
+        _ => {
+            let of_apply = || object.annotations().get(annotation::WTA_NAMESPACE).cloned();
+            object.namespace().or_else(of_apply).unwrap_or_default()
+        }
+    };
+    // `trial-`, and what the API server adds.
+    let mut dashes = within.match_indices('-');
+    dashes.nth(1).map_or(&*within, |(end, _)| &within[..end]).to_owned()
+}
+
+fn version(object: &DynamicObject) -> u64 {
+    let version = object.resource_version().and_then(|version| version.parse().ok());
+    version.unwrap_or_default()
 }

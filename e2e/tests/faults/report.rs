@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use capt_e2e::components::CONTROLLERS;
+use capt_e2e::components::all_controllers;
 use capt_e2e::faults::{Fault, Plan, Target};
 
 use crate::trial::Outcome;
@@ -49,7 +49,7 @@ pub(crate) fn table(outcomes: &[Outcome]) -> String {
             row.entry("all").or_default().add(Count::of(outcome));
         }
     }
-    let columns: Vec<&str> = CONTROLLERS.iter().map(|own| own.name).chain(["all"]).collect();
+    let columns: Vec<&str> = all_controllers().map(|own| own.name).chain(["all"]).collect();
     let mut table = format!(
         "| fault | {} | longest |\n|---|{}---|\n",
         columns.join(" | "),
@@ -120,15 +120,12 @@ pub(crate) fn writes(outcomes: &[Outcome]) -> String {
     text
 }
 
-/// A write without what differs from trial to trial: the name of a Workspace begins with its namespace and ends in a hash.
+/// A write without what differs from trial to trial: the trial's name, and the hash at the end of a Workspace's.
 fn sort(target: &Target, namespace: &str) -> String {
-    let text = target.to_string();
-    match text.split_once(namespace) {
-        Some((what, name)) => {
-            let name = name.rsplit_once('-').map_or(name, |(name, _)| name);
-            format!("{what}{}", name.trim_start_matches('-'))
-        }
-        None => text,
+    let text = target.to_string().replace(&format!("{namespace}-"), "");
+    match (target.resource.as_str(), text.rsplit_once('-')) {
+        ("workspaces", Some((name, _hash))) => name.to_owned(),
+        _ => text.replace(namespace, "of the trial"),
     }
 }
 

@@ -1,33 +1,24 @@
-//! One cluster, made and unmade in a namespace of its own by controllers of its own, one of which goes through a plan.
+//! One cluster or Tenant, made and unmade by controllers of its own, one of which goes through a plan.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::fs;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, bail, ensure};
-use capt_e2e::components::CONTROLLERS;
+use anyhow::{Context, Result, bail};
 use capt_e2e::faults::{Plan, Proxy, Write};
-use capt_e2e::testing::bench::{CORE, INFRASTRUCTURE};
-use capt_e2e::testing::{self, condition, create, objects, simulated};
-use kube::ResourceExt;
-use kube::api::DeleteParams;
+use capt_e2e::testing;
 use serde_json::{Value, json};
 use tokio::process::Child;
 use tokio::sync::Mutex;
 
 use crate::bench::{self, Bench};
-use crate::observer::{Id, Turn, World};
+use crate::life::Life;
+use crate::observer::World;
 use crate::portrait::Portrait;
 
 /// How long nothing may change before the undisturbed run counts as settled; longer on a machine that is slow.
 const SETTLED: Duration = Duration::from_secs(5);
-
-const CLUSTER: &str = "blue";
-pub(crate) const NETWORK: &str = "blue-network";
-pub(crate) const SERVICE: &str = "blue-service";
-/// What Terraform reads, so that it has to be protected for as long as something can be destroyed.
-const INPUTS: &str = "blue-inputs";
 
 /// What is tried on whom.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -61,47 +52,51 @@ pub(crate) struct Survey {
 
 pub(crate) type Surveys = BTreeMap<&'static str, Survey>;
 
-/// The undisturbed run: what the cluster looks like when it is up, and what each controller did until it was gone.
-pub(crate) async fn undisturbed(bench: &Bench) -> Result<(Portrait, Surveys)> {
-    let run = Run::begin(bench, "undisturbed").await?;
-    let mut proxies = Vec::new();
-    for own in CONTROLLERS {
-        let proxy = Proxy::start(bench.upstream.clone(), Plan::Undisturbed).await?;
-        let process = run.start(own.name, &proxy.url())?;
-        proxies.push((own.name, proxy, process));
+pub(crate) type Portraits = BTreeMap<Life, Portrait>;
+
+/// The undisturbed runs: what everything looks like when it is up, and what each controller did until it was gone.
+pub(crate) async fn undisturbed(bench: &Bench) -> Result<(Portraits, Surveys)> {
+    let (mut portraits, mut surveys) = (Portraits::new(), Surveys::new());
+    for life in Life::ALL {
+        let run = Run::begin(bench, life, "undisturbed").await?;
+        let mut proxies = Vec::new();
+        for name in life.controllers() {
+            let proxy = Proxy::start(bench.upstream.clone(), Plan::Undisturbed).await?;
+            let process = run.start(name, &proxy.url())?;
+            proxies.push((name, proxy, process));
+        }
+        let begun = Instant::now();
+        life.create(&run).await?;
+        run.until(|world| life.is_not_up(world)).await?;
+        let settled = SETTLED.max(begun.elapsed() / 3);
+        bench.observer.quiet(&run.namespace, settled).await;
+        let portrait = |world: &World| Portrait::of(&run.namespace, world);
+        portraits.insert(life, bench.observer.look(&run.namespace, portrait));
+        life.delete(&run).await?;
+        let check = |world: &World| life.check_history(world);
+        bench.observer.look(&run.namespace, check)?;
+        surveys.extend(proxies.iter().map(|(name, proxy, _)| {
+            let survey = Survey {
+                writes: proxy.writes(),
+                watched: proxy.watched(),
+            };
+            (*name, survey)
+        }));
     }
-    let begun = Instant::now();
-    run.create().await?;
-    bench.observer.until(&run.namespace, is_not_available).await?;
-    bench
-        .observer
-        .quiet(&run.namespace, SETTLED.max(begun.elapsed() / 3))
-        .await;
-    let portrait = bench
-        .observer
-        .look(&run.namespace, |world| Portrait::of(&run.namespace, world));
-    run.delete().await?;
-    bench.observer.look(&run.namespace, check_history)?;
-    let surveys = proxies.iter().map(|(name, proxy, _)| {
-        let survey = Survey {
-            writes: proxy.writes(),
-            watched: proxy.watched(),
-        };
-        (*name, survey)
-    });
-    Ok((portrait, surveys.collect()))
+    Ok((portraits, surveys))
 }
 
 /// Goes through a trial. An error is a fault of the bench; that of a controller is in the outcome.
-pub(crate) async fn attempt(bench: &Bench, trial: Trial, expected: &Portrait) -> Result<Outcome> {
+pub(crate) async fn attempt(bench: &Bench, trial: Trial, expected: &Portraits) -> Result<Outcome> {
     let begun = Instant::now();
-    let run = Run::begin(bench, &trial.to_string()).await?;
+    let life = Life::of(trial.controller);
+    let expected = expected.get(&life).context("nobody has seen it undisturbed")?;
+    let run = Run::begin(bench, life, &trial.to_string()).await?;
     let proxy = Proxy::start(bench.upstream.clone(), trial.plan.clone()).await?;
-    let others = CONTROLLERS.iter().filter(|own| own.name != trial.controller);
+    let others = life.controllers().into_iter().filter(|name| *name != trial.controller);
     let server = bench.server()?;
-    let _others: Vec<Child> = others.map(|own| run.start(own.name, &server)).collect::<Result<_>>()?;
+    let _others: Vec<Child> = others.map(|name| run.start(name, &server)).collect::<Result<_>>()?;
     let victim = Mutex::new(run.start(trial.controller, &proxy.url())?);
-    run.create().await?;
     let ended = tokio::select! {
         ended = run.come_and_go(expected) => ended,
         never = run.crash(&trial, &proxy, &victim) => never,
@@ -124,18 +119,25 @@ pub(crate) async fn attempt(bench: &Bench, trial: Trial, expected: &Portrait) ->
     })
 }
 
-/// One cluster's life.
+/// One life.
 pub(crate) struct Run<'a> {
-    bench: &'a Bench,
+    pub(crate) bench: &'a Bench,
+    life: Life,
+    /// The trial's name, which all names of its own begin with.
     pub(crate) namespace: String,
     pub(crate) logs: std::path::PathBuf,
 }
 
 impl<'a> Run<'a> {
-    pub(crate) async fn begin(bench: &'a Bench, name: &str) -> Result<Self> {
+    pub(crate) async fn begin(bench: &'a Bench, life: Life, name: &str) -> Result<Self> {
         let namespace = testing::namespace(&bench.client, "trial").await?;
         let logs = bench.evidence(&format!("{name}-{namespace}").replace(' ', "-"))?;
-        Ok(Self { bench, namespace, logs })
+        Ok(Self {
+            bench,
+            life,
+            namespace,
+            logs,
+        })
     }
 
     fn start(&self, controller: &str, server: &str) -> Result<Child> {
@@ -143,65 +145,26 @@ impl<'a> Run<'a> {
             .start(&bench::program(controller), &self.namespace, server, &self.logs)
     }
 
-    /// Templates, inputs and cluster, one after the other, as `kubectl apply` of a directory does.
-    pub(crate) async fn create(&self) -> Result<()> {
-        let mut wanted = vec![json!({
-            "apiVersion": "v1", "kind": "Secret", "metadata": {"name": INPUTS},
-            "stringData": {"inputs": json!({"environment": "trial"}).to_string()},
-        })];
-        for mut template in simulated::templates(&self.namespace)? {
-            if template.pointer("/metadata/name") == Some(&json!("sim-vpc")) {
-                let reference = json!({"namespace": self.namespace, "name": INPUTS, "key": "inputs"});
-                let files = json!([{"source": "SecretKey", "format": "JSON", "secretKeyRef": reference}]);
-                let spec = json!({"template": {"spec": {"forProvider": {"varFiles": files}}}});
-                json_patch::merge(&mut template, &json!({"spec": spec}));
-            }
-            wanted.push(template);
-        }
-        wanted.extend(simulated::cluster(CLUSTER, NETWORK, SERVICE, &self.bench.access, 0));
-        for object in wanted {
-            create(&self.bench.client, Some(&self.namespace), object).await?;
-        }
-        Ok(())
+    /// Waits until nothing is missing any more; `missing` says what.
+    pub(crate) async fn until(&self, missing: impl Fn(&World) -> Option<String>) -> Result<()> {
+        self.bench.observer.until(&self.namespace, missing).await
     }
 
     async fn come_and_go(&self, expected: &Portrait) -> Result<()> {
-        let observer = &self.bench.observer;
+        self.life.create(self).await?;
         let differs = |world: &World| {
             // The comparison is costly, and before this in vain.
-            is_not_available(world).or_else(|| {
+            self.life.is_not_up(world).or_else(|| {
                 let differences = expected.differences(&Portrait::of(&self.namespace, world));
                 (!differences.is_empty()).then(|| differences.join("\n"))
             })
         };
-        observer
-            .until(&self.namespace, differs)
+        self.until(differs)
             .await
             .context("it does not come up as in the undisturbed run")?;
-        self.delete().await?;
-        observer.look(&self.namespace, check_history)
-    }
-
-    /// Deletes the Cluster and, when everything has gone with it, what it was made from.
-    pub(crate) async fn delete(&self) -> Result<()> {
-        let background = DeleteParams::background();
-        let api = |api_version: &str, kind: &str| objects(&self.bench.client, api_version, kind, Some(&self.namespace));
+        self.life.delete(self).await?;
         let observer = &self.bench.observer;
-        api(CORE, "Cluster").delete(CLUSTER, &background).await?;
-        observer
-            .until(&self.namespace, |world| what_is_left(world, is_source))
-            .await
-            .context("it does not go")?;
-        api("v1", "Secret").delete(INPUTS, &background).await?;
-        for template in ["sim-eks", "sim-vpc"] {
-            api(INFRASTRUCTURE, "WorkspaceTemplate")
-                .delete(template, &background)
-                .await?;
-        }
-        observer
-            .until(&self.namespace, |world| what_is_left(world, |_| false))
-            .await
-            .context("what it was made from does not go")
+        observer.look(&self.namespace, |world| self.life.check_history(world))
     }
 
     /// Kills the controller when the plan says so, and starts another; then there is nothing more to do.
@@ -228,7 +191,10 @@ impl<'a> Run<'a> {
         fs::write(self.logs.join("failure.txt"), failure)?;
         let (objects, history) = self.bench.observer.look(&self.namespace, |world| {
             let objects = world.objects.iter().filter(|(id, _)| id.kind != "Secret");
-            let history = world.history.iter().map(|(turn, id)| format!("{turn:?} {id}"));
+            let history = world
+                .history
+                .iter()
+                .map(|(turn, id, version)| format!("{version} {turn:?} {id}"));
             (
                 objects.map(|(_, object)| json!(object)).collect::<Vec<Value>>(),
                 history.collect(),
@@ -238,51 +204,4 @@ impl<'a> Run<'a> {
         fs::write(self.logs.join("history.txt"), lines(history))?;
         Ok(())
     }
-}
-
-pub(crate) fn is_not_available(world: &World) -> Option<String> {
-    let cluster = world.objects.iter().find(|(id, _)| id.kind == "Cluster");
-    let state = cluster
-        .map(|(_, cluster)| condition(cluster, "Available"))
-        .unwrap_or_default();
-    (!state.starts_with("True/")).then(|| format!("the Cluster's condition Available is {state:?}"))
-}
-
-/// Nothing was made twice, and the network outlived what stood in it.
-pub(crate) fn check_history(world: &World) -> Result<()> {
-    for (id, times) in world.births() {
-        ensure!(times == 1, "{id} was made {times} times");
-    }
-    let workspaces: Vec<(Turn, &str)> = world
-        .history
-        .iter()
-        .filter(|(_, id)| id.kind == "Workspace")
-        .map(|(turn, id)| (*turn, id.name.as_str()))
-        .collect();
-    let position = |wanted: Turn, of: &str| {
-        workspaces
-            .iter()
-            .position(|(turn, name)| *turn == wanted && name.contains(of))
-    };
-    let (service_gone, network_dying) = (position(Turn::Gone, SERVICE), position(Turn::Dying, NETWORK));
-    ensure!(
-        service_gone.is_some() && service_gone < network_dying,
-        "the network was to go before the control plane had gone: {workspaces:?}"
-    );
-    Ok(())
-}
-
-/// What the cluster is made from, and what stays when it goes.
-fn is_source(id: &Id) -> bool {
-    id.kind == "WorkspaceTemplate" || (id.kind == "Secret" && id.name == INPUTS)
-}
-
-fn what_is_left(world: &World, may_stay: impl Fn(&Id) -> bool) -> Option<String> {
-    let left: Vec<String> = world
-        .objects
-        .iter()
-        .filter(|(id, _)| !may_stay(id) && !id.is_kubernetes_own())
-        .map(|(id, object)| format!("{id} {:?}", object.finalizers()))
-        .collect();
-    (!left.is_empty()).then(|| format!("still there: {}", left.join(", ")))
 }

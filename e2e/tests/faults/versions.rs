@@ -15,8 +15,10 @@ use tokio::process::Child;
 
 use crate::PARALLEL;
 use crate::bench::{Bench, program};
+use crate::cluster::{NETWORK, SERVICE};
+use crate::life::Life;
 use crate::observer::World;
-use crate::trial::{self, NETWORK, Run, SERVICE};
+use crate::trial::Run;
 
 /// A variable of both templates that has no effect before the end.
 const VARIABLE: &str = "slow_destroy_seconds";
@@ -73,7 +75,12 @@ async fn controllers_of_two_versions_get_along() -> Result<()> {
 
 /// A cluster's whole life under such controllers.
 async fn live(bench: &Bench, previous: &Path, mix: Mix) -> Result<()> {
-    let run = Run::begin(bench, &format!("{mix:?}").replace(['(', ')', ',', '"'], " ")).await?;
+    let run = Run::begin(
+        bench,
+        Life::Cluster,
+        &format!("{mix:?}").replace(['(', ')', ',', '"'], " "),
+    )
+    .await?;
     let start = |version_of: &dyn Fn(&str) -> Version| -> Result<Vec<Child>> {
         let started = CONTROLLERS.iter().map(|own| {
             let program = match version_of(own.name) {
@@ -89,10 +96,8 @@ async fn live(bench: &Bench, previous: &Path, mix: Mix) -> Result<()> {
         Mix::Alone(_, Version::Current) | Mix::Upgrade => Version::Previous,
         Mix::Alone(_, Version::Previous) => Version::Current,
     })?;
-    run.create().await?;
-    bench
-        .observer
-        .until(&run.namespace, trial::is_not_available)
+    Life::Cluster.create(&run).await?;
+    run.until(|world| Life::Cluster.is_not_up(world))
         .await
         .context("it does not come up")?;
     if matches!(mix, Mix::Upgrade) {
@@ -102,9 +107,10 @@ async fn live(bench: &Bench, previous: &Path, mix: Mix) -> Result<()> {
         running = start(&|_| Version::Current)?;
         change_and_change_back(bench, &run).await?;
     }
-    run.delete().await?;
+    Life::Cluster.delete(&run).await?;
     drop(running);
-    bench.observer.look(&run.namespace, trial::check_history)?;
+    let check = |world: &World| Life::Cluster.check_history(world);
+    bench.observer.look(&run.namespace, check)?;
     std::fs::remove_dir_all(&run.logs)?;
     Ok(())
 }
@@ -131,11 +137,7 @@ async fn change_and_change_back(bench: &Bench, run: &Run<'_>) -> Result<()> {
                 .find(|(_, spec)| variable(spec) != Some(value.unwrap_or_default()));
             unheard.map(|(name, spec)| format!("{VARIABLE} is {:?} in {name}", variable(spec)))
         };
-        bench
-            .observer
-            .until(&run.namespace, unheard)
-            .await
-            .context("the change does not arrive")?;
+        run.until(unheard).await.context("the change does not arrive")?;
     }
     let after = bench.observer.look(&run.namespace, workspaces);
     for (name, was) in &before {
