@@ -220,6 +220,8 @@ impl Parts<'_> {
             "--service-cluster-ip-range=198.18.0.0/16",
             "--audit-log-maxsize=1024",
             "--profiling=false",
+            // etcd forgets old versions by itself, later: faults/proxy shows controllers the world as it was minutes ago.
+            "--etcd-compaction-interval=0",
         ]);
         Ok(Component {
             name: API_SERVER,

@@ -1,6 +1,6 @@
 //! One environment: its directory, its ports and credentials, and the processes that make it up.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::net::TcpListener;
 use std::path::{Path, PathBuf};
@@ -132,7 +132,7 @@ impl Environment {
         }
         Ok(Self {
             name: name.to_owned(),
-            dir: directory("CAPT_STATE_DIR", "XDG_STATE_HOME", ".local/state")?.join(name),
+            dir: states()?.join(name),
             cache: directory("CAPT_CACHE_DIR", "XDG_CACHE_HOME", ".cache")?,
         })
     }
@@ -197,6 +197,7 @@ impl Environment {
             fs::create_dir_all(self.path(dir))?;
         }
         if !self.exists() {
+            let _choosing = lock_ports()?;
             let settings = Settings {
                 ports: Port::ALL.into_iter().zip(free_ports(Port::ALL.len())?).collect(),
                 tokens: identities
@@ -308,14 +309,34 @@ pub fn kubeconfig(server: &str, authority: &str, user: &str, token: &str) -> Str
     )
 }
 
-/// Ports that nothing listens on now.
+/// Held from choosing ports until they are written down.
+fn lock_ports() -> Result<Flock<fs::File>> {
+    let file = fs::File::create(states()?.join("ports.lock"))?;
+    Flock::lock(file, FlockArg::LockExclusive).map_err(|(_, error)| anyhow::anyhow!("cannot lock the ports: {error}"))
+}
+
+/// The ports of all environments: one that is starting does not listen on its own yet.
+fn promised_ports() -> Result<BTreeSet<u16>> {
+    let mut ports = BTreeSet::new();
+    for environment in fs::read_dir(states()?).into_iter().flatten().flatten() {
+        // Some are not up, and some go at this moment.
+        let settings = fs::read(environment.path().join("settings.json")).unwrap_or_default();
+        if let Ok(settings) = serde_json::from_slice::<Settings>(&settings) {
+            ports.extend(settings.ports.values());
+        }
+    }
+    Ok(ports)
+}
+
+/// Ports that nothing listens on now, and that no environment will.
 pub fn free_ports(count: usize) -> Result<Vec<u16>> {
-    // Start anywhere in the range, so that environments started together seldom look at the same port.
+    let promised = promised_ports()?;
+    // Start anywhere in the range, so that those who do not tell which ports they take seldom look at the same port.
     let width = PORTS.end - PORTS.start;
     let start = u16::from_be_bytes(random()) % width;
     let free: Vec<u16> = (0..width)
         .map(|step| PORTS.start + (start + step) % width)
-        .filter(|port| is_free(*port))
+        .filter(|port| !promised.contains(port) && is_free(*port))
         .take(count)
         .collect();
     if free.len() < count {
@@ -340,6 +361,11 @@ fn random<const N: usize>() -> [u8; N] {
         let _ = std::io::Read::read_exact(&mut source, &mut bytes);
     }
     bytes
+}
+
+/// Where all environments keep what they are made of.
+fn states() -> Result<PathBuf> {
+    directory("CAPT_STATE_DIR", "XDG_STATE_HOME", ".local/state")
 }
 
 fn directory(own: &str, xdg: &str, under_home: &str) -> Result<PathBuf> {
@@ -371,7 +397,7 @@ mod tests {
     #[test]
     fn free_ports_are_free_and_differ() {
         let ports = free_ports(8).unwrap();
-        let unique: std::collections::BTreeSet<_> = ports.iter().collect();
+        let unique: BTreeSet<_> = ports.iter().collect();
         assert_eq!(unique.len(), 8);
         let taken = TcpListener::bind("127.0.0.1:0").unwrap();
         assert!(!is_free(taken.local_addr().unwrap().port()));

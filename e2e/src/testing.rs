@@ -22,8 +22,8 @@ use k8s_openapi::api::core::v1::{Namespace, ServiceAccount};
 use kube::api::{DynamicObject, ObjectMeta, PostParams};
 use kube::core::GroupVersionKind;
 use kube::discovery::ApiResource;
-use kube::runtime::wait::await_condition;
-use kube::runtime::watcher::{self, Event, watcher};
+use kube::runtime::WatchStreamExt;
+use kube::runtime::watcher::{self, Event, watch_object, watcher};
 use kube::{Api, Client, ResourceExt};
 use serde_json::Value;
 use tokio::time::Instant;
@@ -181,10 +181,10 @@ pub async fn token(client: &Client, namespace: &str, account: &str) -> Result<St
 
 /// How long a test waits for whole clusters: many are made at once, each with Terraform and an API server of its own, on as
 /// few as two cores.
-pub const CLUSTER_PATIENCE: Duration = Duration::from_secs(300);
+pub const CLUSTER_PATIENCE: Duration = Duration::from_secs(900);
 
 /// How long a test waits for something that takes seconds.
-const PATIENCE: Duration = Duration::from_secs(120);
+pub const PATIENCE: Duration = Duration::from_secs(300);
 
 /// Watches an object until `holds`; fails with the object as it stands when that takes too long.
 pub async fn until(
@@ -224,7 +224,7 @@ async fn watch_all(
     holds: impl Fn(Option<&DynamicObject>) -> bool,
 ) -> Result<()> {
     // One watch for all: hundreds of watches would be a load of their own.
-    let mut events = pin!(watcher(api.clone(), watcher::Config::default()));
+    let mut events = pin!(watcher(api.clone(), watcher::Config::default()).default_backoff());
     let mut missing: BTreeSet<&str> = names.iter().map(AsRef::as_ref).collect();
     let wanted = missing.clone();
     let mut listed: BTreeSet<String> = BTreeSet::new();
@@ -245,7 +245,11 @@ async fn watch_all(
             Some(name) => drop(missing.insert(name)),
             None => {}
         };
-        match event.context("the watch has ended")?? {
+        // The API server may be away for a while: the watch comes back by itself.
+        let Ok(event) = event.context("the watch has ended")? else {
+            continue;
+        };
+        match event {
             Event::Init => listed.clear(),
             Event::InitApply(object) => {
                 judge(&object.name_any(), Some(&object));
@@ -272,8 +276,24 @@ async fn watch(
     what: &str,
     holds: impl Fn(Option<&DynamicObject>) -> bool,
 ) -> Result<Option<DynamicObject>> {
-    if let Ok(object) = tokio::time::timeout(PATIENCE, await_condition(api.clone(), name, holds)).await {
-        return Ok(object?);
+    let mut versions = pin!(watch_object(api.clone(), name).default_backoff());
+    let mut trouble = None;
+    let looking = async {
+        while let Some(version) = versions.next().await {
+            match version {
+                Ok(object) if holds(object.as_ref()) => return Ok(object),
+                Ok(_) => trouble = None,
+                // The API server may be away for a while: the watch comes back by itself.
+                Err(error) => trouble = Some(error),
+            }
+        }
+        bail!("the watch of {name} has ended")
+    };
+    if let Ok(found) = tokio::time::timeout(PATIENCE, looking).await {
+        return found;
+    }
+    if let Some(trouble) = trouble {
+        return Err(trouble).with_context(|| format!("{name} cannot be watched"));
     }
     let now = match api.get_opt(name).await? {
         Some(object) => serde_json::to_string_pretty(&object)?,

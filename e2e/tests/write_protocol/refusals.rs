@@ -2,8 +2,9 @@
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, bail, ensure};
 use capt_api::controlplane::Phase;
 use capt_api::names::Manager;
 use capt_runtime::apply::{Bond, Edit, Objects, Parent, Planned, Writer};
@@ -12,12 +13,13 @@ use futures::{StreamExt, TryStreamExt};
 use k8s_openapi::NamespaceResourceScope;
 use k8s_openapi::api::core::v1::{ConfigMap, Namespace, ResourceQuota, Secret};
 use kube::api::{ApiResource, DeleteParams, DynamicObject, ObjectMeta, Patch, PatchParams, PostParams};
-use kube::runtime::wait::await_condition;
 use kube::{Api, Client, Resource, ResourceExt};
 use serde::Deserialize;
 use serde_json::json;
+use tokio::time::sleep;
 
 use crate::world::{GROUP, Subject, WHY, World, assert_lost, failure, finalized, no_annotations, report, written};
+use capt_e2e::testing::PATIENCE;
 
 #[tokio::test]
 async fn an_invalid_body_names_its_field_and_says_the_same_twice() -> Result<()> {
@@ -161,12 +163,20 @@ async fn a_full_quota_passes_and_is_told_without_numbers() -> Result<()> {
     quotas
         .create(&PostParams::default(), &serde_json::from_value(quota)?)
         .await?;
-    // Enforced from the moment its status is there.
-    await_condition(quotas, "q", |q: Option<&ResourceQuota>| {
-        q.and_then(|q| q.status.as_ref())
-            .is_some_and(|status| status.hard.is_some())
-    })
-    .await?;
+    // Enforced when its status is there and admission has heard of it, which nothing tells.
+    let probe = PostParams {
+        dry_run: true,
+        ..PostParams::default()
+    };
+    let bodiless = Secret {
+        metadata: world.meta("probe"),
+        ..Secret::default()
+    };
+    let begun = Instant::now();
+    while world.api::<Secret>().create(&probe, &bodiless).await.is_ok() {
+        ensure!(begun.elapsed() < PATIENCE, "the quota is never enforced");
+        sleep(Duration::from_millis(100)).await;
+    }
     let secrets = world.as_manager::<Secret>(Manager::Secrets);
     let parent = Parent::of(&Planned::new(&world.subject("p").await?)?);
     let body = Secret {
