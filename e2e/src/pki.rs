@@ -106,7 +106,10 @@ impl Authority {
 
 /// Writes a file that only its owner may read, whole or not at all.
 pub fn write_private(path: &Path, contents: &str) -> Result<()> {
-    let temporary = path.with_extension("new");
+    // Others that differ from it by their extension are written at the same time.
+    let mut temporary = path.as_os_str().to_owned();
+    temporary.push(".new");
+    let temporary = PathBuf::from(temporary);
     let mut file = fs::OpenOptions::new()
         .write(true)
         .create(true)

@@ -27,7 +27,7 @@ use kube::{Api, Client, Config};
 use serde_json::{Value, json};
 
 /// The slowest step is the end of a deletion: the provider does not believe within 30 s of a creation that a resource is gone.
-const PATIENCE: Duration = Duration::from_secs(100);
+const PATIENCE: Duration = Duration::from_secs(600);
 
 type Variables<'a> = BTreeMap<&'a str, &'a str>;
 

@@ -347,34 +347,29 @@ async fn a_failed_change_leaves_a_running_cluster_in_use() -> Result<()> {
 }
 
 #[tokio::test]
-async fn a_first_apply_that_fails_once_heals_by_itself() -> Result<()> {
+async fn a_first_apply_that_fails_heals_when_its_cause_is_gone() -> Result<()> {
     let bench = Bench::new("once").await?;
     let names = Names::same("stumbler");
     let mut network = History::begin(bench.networks(), names.network).await?;
     let mut control_plane = History::begin(bench.control_planes(), names.control_plane).await?;
-    let wishes = Wishes {
-        network: json!({"spec": {"variables": {"fault_apply_once": "out of addresses"}}}),
-        control_plane: json!({"spec": {"variables": {"fault_apply_once": "out of capacity"}}}),
-        ..Wishes::default()
-    };
-    bench.cluster(&names, wishes).await?;
+    let [vpc, eks] = bench.workspaces(&names);
+    bench.fail_applies(&vpc, "out of addresses").await?;
+    bench.fail_applies(&eks, "out of capacity").await?;
+    bench.cluster(&names, Wishes::default()).await?;
     // Both are seen to fail, so that the end is a recovery and not a fault that never came.
-    let failing = network
-        .until("failing", |n| condition(n, "VPCFailed") == "True/VPCCreationFailed")
+    network
+        .until("failing", |n| {
+            condition(n, "VPCFailed") == "True/VPCCreationFailed"
+                && message(n, "VPCFailed").contains("out of addresses")
+        })
         .await?;
-    assert!(
-        message(&failing, "VPCFailed").contains("out of addresses"),
-        "{}",
-        message(&failing, "VPCFailed")
-    );
-    let failing = control_plane
-        .until("failing", |c| condition(c, "Failed") == "True/TerraformFailed")
+    bench.heal(&vpc).await?;
+    control_plane
+        .until("failing", |c| {
+            condition(c, "Failed") == "True/TerraformFailed" && message(c, "Failed").contains("out of capacity")
+        })
         .await?;
-    assert!(
-        message(&failing, "Failed").contains("out of capacity"),
-        "{}",
-        message(&failing, "Failed")
-    );
+    bench.heal(&eks).await?;
 
     let cluster = bench.available(&names).await?;
     bench.check_access(&names).await?;

@@ -4,7 +4,7 @@
 
 use std::collections::BTreeMap;
 use std::process::Stdio;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use capt_api::WorkspaceKind;
@@ -12,14 +12,14 @@ use capt_api::names::{self, annotation, finalizer, label};
 use capt_e2e::cloud::Entry;
 use capt_e2e::components::{CONTROLLER_NAMESPACE, PROVIDER, STATE_NAMESPACE, WORKSPACE_CONTROLLER};
 use capt_e2e::testing::bench::{Bench, Names, Wishes, value};
-use capt_e2e::testing::{Scratch, component, condition, create, is_true, message, objects, until_gone};
+use capt_e2e::testing::{PATIENCE, Scratch, component, condition, create, is_true, message, objects, until_gone};
 use k8s_openapi::api::core::v1::Secret;
 use kube::api::{DeleteParams, DynamicObject, ListParams};
 use kube::{Api, ResourceExt};
 use serde_json::{Value, json};
 use tokio::io::{AsyncBufReadExt, BufReader};
 use tokio::process::Child;
-use tokio::time::{sleep, timeout};
+use tokio::time::sleep;
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_capt-e2e");
 const NAMES: Names = Names {
@@ -485,15 +485,16 @@ async fn keep_the_owners(old: &Bench) -> Result<()> {
         create(&old.client, None, object).await?;
     }
     let try_it = DeleteParams::default().dry_run();
-    let in_force = async {
-        // The API server does not tell when it has begun to ask a policy.
-        while old.networks().delete(NAMES.network, &try_it).await.is_ok() {
-            sleep(Duration::from_millis(100)).await;
+    let begun = Instant::now();
+    // The API server does not tell when it has begun to ask a policy.
+    loop {
+        match old.networks().delete(NAMES.network, &try_it).await {
+            Err(kube::Error::Api(status)) if status.message.contains(POLICY) => return Ok(()),
+            other => drop(other?),
         }
-    };
-    timeout(Duration::from_secs(30), in_force)
-        .await
-        .context("the policy refuses nothing")
+        ensure!(begun.elapsed() < PATIENCE, "the policy refuses nothing");
+        sleep(Duration::from_millis(100)).await;
+    }
 }
 
 /// clusterctl leaves the Cluster paused when it does not come to its end, and asks for it to be resumed before the next try.

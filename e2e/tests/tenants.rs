@@ -12,8 +12,12 @@ use capt_e2e::testing::{
 use kube::api::{DeleteParams, DynamicObject, Patch, PatchParams, PropagationPolicy};
 use kube::{Api, Client, ResourceExt};
 use serde_json::{Value, json};
+use tokio::sync::RwLock;
 
 const NAMES: Names = Names::same("demo");
+
+/// Held by everyone who needs the controller, and wholly by the one who takes it away.
+static CONTROLLER: RwLock<()> = RwLock::const_new(());
 
 /// One Tenant, and what is made for it.
 struct Tenant {
@@ -108,6 +112,7 @@ fn is_current(object: &DynamicObject) -> bool {
 
 #[tokio::test]
 async fn a_tenant_gets_its_namespaces_and_an_administrator() -> Result<()> {
+    let _controller = CONTROLLER.read().await;
     let group = "team-a-admins";
     let admin = json!({ "kind": "Group", "name": group });
     let tenant = Tenant::new("team", json!({ "namespaces": ["dev", "prod"], "admin": admin })).await?;
@@ -232,10 +237,12 @@ async fn clusters_go_before_their_namespace() -> Result<()> {
     let kept = tenant.find("dev").await?.context("the namespace went first")?;
     ensure!(kept.metadata.deletion_timestamp.is_none(), "the namespace goes already");
 
+    let away = CONTROLLER.write().await;
     let stopped = component::kill(&environment, TENANT_CONTROLLER).await?;
     bench.heal(&eks).await?;
     bench.gone(&NAMES).await?;
     stopped.start()?;
+    drop(away);
     until_gone(&tenant.tenants, &tenant.name).await?;
     ensure!(tenant.find("dev").await?.is_none(), "the namespace is left");
     for workspace in bench.workspaces(&NAMES) {
@@ -269,6 +276,7 @@ async fn clusters_go_before_their_namespace() -> Result<()> {
 /// Not even a foreground deletion, which asks the garbage collector to delete everything first, gets past Block.
 #[tokio::test]
 async fn block_keeps_a_namespace_that_is_in_use() -> Result<()> {
+    let _controller = CONTROLLER.read().await;
     let spec = json!({ "namespaces": ["dev", "empty"], "deletionPolicy": "Block" });
     let tenant = Tenant::new("blocking", spec).await?;
     tenant.until_ready().await?;
@@ -312,6 +320,7 @@ async fn block_keeps_a_namespace_that_is_in_use() -> Result<()> {
 
 #[tokio::test]
 async fn a_namespace_of_somebody_else_is_never_taken() -> Result<()> {
+    let _controller = CONTROLLER.read().await;
     let client = testing::client().await?;
     let existing = testing::namespace(&client, "existing").await?;
     let spec = json!({ "namespacePrefix": "", "namespaces": [existing] });
@@ -340,6 +349,7 @@ async fn a_namespace_of_somebody_else_is_never_taken() -> Result<()> {
 
 #[tokio::test]
 async fn namespaces_are_kept_when_the_deletion_asks_for_it() -> Result<()> {
+    let _controller = CONTROLLER.read().await;
     let tenant = Tenant::new("orphaning", json!({ "namespaces": ["dev"] })).await?;
     tenant.until_ready().await?;
     tenant.delete(PropagationPolicy::Orphan).await?;
@@ -356,6 +366,7 @@ async fn namespaces_are_kept_when_the_deletion_asks_for_it() -> Result<()> {
 
 #[tokio::test]
 async fn a_pause_stops_a_deletion_before_it_does_harm() -> Result<()> {
+    let _controller = CONTROLLER.read().await;
     let tenant = Tenant::new("pausing", json!({ "namespaces": ["dev"] })).await?;
     tenant.until_ready().await?;
     let annotated = |value: Value| json!({ "metadata": { "annotations": { names::annotation::PAUSED: value } } });

@@ -302,7 +302,7 @@ async fn etcd(environment: &Environment, call: &str, body: Value) -> Result<Valu
     let url = etcd_url(environment)?;
     let request = http::Request::post(format!("{url}/v3/kv/{call}")).body(serde_json::to_vec(&body)?)?;
     let client = probe::client(&url, None).await?;
-    let answer = tokio::time::timeout(Duration::from_secs(10), client.request(request)).await;
+    let answer = tokio::time::timeout(Duration::from_secs(60), client.request(request)).await;
     answer
         .context("etcd does not answer")?
         .with_context(|| format!("etcd refused {call}"))

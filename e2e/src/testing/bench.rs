@@ -269,7 +269,7 @@ impl Bench {
         History::begin(api, name).await?.until(what, holds).await
     }
 
-    /// Waits until core itself calls the Cluster available, having reached its API server.
+    /// Waits until core itself calls the Cluster available, having reached its API server, and its control plane is as wished.
     pub async fn available(&self, names: &Names) -> Result<DynamicObject> {
         let available = self
             .until(self.clusters(), names.cluster, "Available", |c| is_true(c, "Available"))
@@ -279,12 +279,10 @@ impl Bench {
             "available, but not connected: {}",
             condition(&available, "RemoteConnectionProbe")
         );
-        let control_plane = self.control_planes().get(names.control_plane).await?;
-        ensure!(
-            is_true(&control_plane, "Ready") && text(&control_plane, "/status/phase") == "Ready",
-            "core calls the cluster available before its control plane says so: {}",
-            condition(&control_plane, "Ready")
-        );
+        // It stays available while a change is made to it.
+        let is_ready = |c: &DynamicObject| is_true(c, "Ready") && text(c, "/status/phase") == "Ready";
+        self.until(self.control_planes(), names.control_plane, "Ready", is_ready)
+            .await?;
         Ok(available)
     }
 

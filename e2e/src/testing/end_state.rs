@@ -2,23 +2,59 @@
 //! undisturbed one.
 
 use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use capt_api::names::{self, annotation};
 use kube::ResourceExt;
 use kube::api::{DynamicObject, ListParams};
 use serde_json::{Map, Value, json};
+use tokio::time::sleep;
 
 use super::bench::{Bench, Names};
-use super::text;
+use super::{PATIENCE, text};
+
+/// How long nothing has changed when everything has been said.
+const SETTLED: Duration = Duration::from_secs(5);
+/// Several kinds are looked at, so they are asked for again.
+const AGAIN: Duration = Duration::from_millis(500);
 
 /// The objects of a finished cluster, each field under its path.
 #[derive(Debug, Clone, PartialEq)]
 pub struct EndState(BTreeMap<String, String>);
 
 impl EndState {
+    /// Where a cluster that is up ends when nobody writes any more. Each controller tells of its part when it has seen the
+    /// others', and the last word is nobody's in particular.
+    pub async fn settled(bench: &Bench, names: &Names) -> Result<Self> {
+        let begun = Instant::now();
+        let mut before = Self::of(bench, names).await?;
+        loop {
+            sleep(SETTLED).await;
+            let now = Self::of(bench, names).await?;
+            if now == before {
+                return Ok(now);
+            }
+            ensure!(begun.elapsed() < PATIENCE, "the cluster changes again and again");
+            before = now;
+        }
+    }
+
+    /// Waits until another cluster has ended here, too.
+    pub async fn reached(&self, bench: &Bench, names: &Names) -> Result<()> {
+        let begun = Instant::now();
+        loop {
+            let now = Self::of(bench, names).await;
+            let compared = now.and_then(|now| now.must_equal(self));
+            if compared.is_ok() || begun.elapsed() >= PATIENCE {
+                return compared;
+            }
+            sleep(AGAIN).await;
+        }
+    }
+
     /// Everything that the namespace holds of the cluster, and its Workspaces.
-    pub async fn of(bench: &Bench, names: &Names) -> Result<Self> {
+    async fn of(bench: &Bench, names: &Names) -> Result<Self> {
         let all = ListParams::default();
         let mut objects = vec![
             ("Cluster", bench.clusters().get(names.cluster).await?),
@@ -53,7 +89,7 @@ impl EndState {
     }
 
     /// Fails with every field in which the two differ.
-    pub fn must_equal(&self, undisturbed: &Self) -> Result<()> {
+    fn must_equal(&self, undisturbed: &Self) -> Result<()> {
         let paths: std::collections::BTreeSet<&String> = self.0.keys().chain(undisturbed.0.keys()).collect();
         let differences: Vec<String> = paths
             .into_iter()

@@ -1,10 +1,12 @@
 //! Every version of one object, so that a test can tell what it went through and not only where it ended.
 
 use anyhow::{Context, Result, bail, ensure};
-use futures::stream::{BoxStream, StreamExt};
+use futures::StreamExt;
 use kube::Api;
 use kube::api::DynamicObject;
+use kube::runtime::WatchStreamExt;
 use kube::runtime::watcher::{self, Event};
+use tokio::sync::mpsc;
 use tokio::time::Instant;
 
 use super::CLUSTER_PATIENCE;
@@ -13,7 +15,8 @@ use super::CLUSTER_PATIENCE;
 pub struct History {
     name: String,
     api: Api<DynamicObject>,
-    events: BoxStream<'static, watcher::Result<Event<DynamicObject>>>,
+    /// From a task that reads on while the test is at something else: a watch that nobody reads is forgotten by the server.
+    events: mpsc::UnboundedReceiver<Event<DynamicObject>>,
     /// `None` where it was gone.
     seen: Vec<Option<DynamicObject>>,
 }
@@ -22,13 +25,31 @@ impl History {
     /// Begins with the object as it stands.
     pub async fn begin(api: Api<DynamicObject>, name: &str) -> Result<Self> {
         let config = watcher::Config::default().fields(&format!("metadata.name={name}"));
+        let mut changes = watcher::watcher(api.clone(), config).default_backoff().boxed();
+        let (send, events) = mpsc::unbounded_channel();
+        tokio::spawn(async move {
+            while let Some(change) = changes.next().await {
+                // The API server may be away for a while: the watch comes back by itself.
+                if let Ok(event) = change
+                    && send.send(event).is_err()
+                {
+                    break;
+                }
+            }
+        });
         let mut history = Self {
             name: name.to_owned(),
-            events: watcher::watcher(api.clone(), config).boxed(),
+            events,
             api,
             seen: Vec::new(),
         };
-        while !history.step().await? {}
+        let listed = async {
+            while !history.step().await? {}
+            anyhow::Ok(())
+        };
+        tokio::time::timeout(CLUSTER_PATIENCE, listed)
+            .await
+            .with_context(|| format!("{name} cannot be watched"))??;
         if history.seen.is_empty() {
             history.seen.push(None);
         }
@@ -37,7 +58,7 @@ impl History {
 
     /// Takes in what happened next; whether that was the end of the list.
     async fn step(&mut self) -> Result<bool> {
-        match self.events.next().await.context("the watch has ended")?? {
+        match self.events.recv().await.context("the watch has ended")? {
             Event::Apply(object) | Event::InitApply(object) => self.seen.push(Some(object)),
             Event::Delete(_) => self.seen.push(None),
             Event::Init => {

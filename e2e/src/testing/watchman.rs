@@ -3,7 +3,6 @@
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
 
 use anyhow::{Result, ensure};
 use capt_api::conditions::Report;
@@ -20,10 +19,7 @@ use tokio::task::JoinHandle;
 
 use super::bench::{CONTROL_PLANE, INFRASTRUCTURE};
 use super::history::version;
-use super::{objects, text};
-
-/// How long the watch may lag behind the API server.
-const LAG: Duration = Duration::from_secs(30);
+use super::{PATIENCE, objects, text};
 
 /// Looks at the two kinds in one namespace for as long as it lives.
 #[derive(Debug)]
@@ -76,7 +72,7 @@ impl Watchman {
         let mut violations = Vec::new();
         for watched in &self.watched {
             let now = watched.api.list(&ListParams::default()).await?;
-            let caught_up = tokio::time::timeout(LAG, watched.log.caught_up(&now.items)).await;
+            let caught_up = tokio::time::timeout(PATIENCE, watched.log.caught_up(&now.items)).await;
             ensure!(caught_up.is_ok(), "the watch does not keep up with the API server");
             let mut book = watched.log.book.lock().unwrap_or_else(PoisonError::into_inner);
             violations.append(&mut book.violations);
