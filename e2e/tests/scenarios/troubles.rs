@@ -254,7 +254,7 @@ async fn a_wrong_endpoint_and_wrong_kubeconfigs_are_named_and_mended() -> Result
     let program = "value     = replace(local.kubeconfig, \"/    token: .*/\", \"    exec: {apiVersion: client.authentication.k8s.io/v1, command: /bin/true}\")";
     for (wrong, reason, said) in [
         ("value     = \"nonsense\"", "Failed", "kubeconfig"),
-        ("value     = \"\"", "Failed", "kubeconfig"),
+        ("value     = \"\"", "Failed", "kubeconfig is missing or empty"),
         (program, "UnsafeKubeconfig", "exec"),
     ] {
         let template = template_with("local-eks", kubeconfig, wrong)?;
