@@ -132,12 +132,15 @@ impl<S: Place> Machine<S> {
     }
 }
 
+/// Most of the places are told by those that are not among them.
 fn list<S: Place>(places: &[S]) -> String {
-    if places.len() == S::ALL.len() {
-        return "any".to_owned();
+    let labels = |places: &[S]| places.iter().map(|place| place.label()).collect::<Vec<_>>().join(", ");
+    let absent: Vec<S> = S::ALL.iter().copied().filter(|place| !places.contains(place)).collect();
+    match absent.len() {
+        0 => "any".to_owned(),
+        few if few * 2 < places.len() => format!("any but {}", labels(&absent)),
+        _ => labels(places),
     }
-    let labels: Vec<&str> = places.iter().map(|place| place.label()).collect();
-    labels.join(", ")
 }
 
 #[cfg(test)]

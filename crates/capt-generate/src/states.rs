@@ -12,7 +12,7 @@ const INTRODUCTION: &str = "\
 What each object says of itself, from what it can go to what, and when. The tables stand in the controllers (`states.rs`),
 whose tests walk every way of them and find no other. [troubleshooting.md](troubleshooting.md) explains each word.
 
-In a drawing, `anywhere` stands for the many places that the table names: trouble can come at any time.
+In a drawing, `anywhere` stands for the many places that the table tells: trouble can come at any time.
 ";
 
 pub(crate) fn files(_repository: &Path) -> anyhow::Result<Vec<Output>> {
