@@ -411,19 +411,28 @@ fn published_message(
 
 /// What is being deleted keeps its last word for a while: capt-controlplane-controller says what the deletion waits for.
 fn deletion(seen: &Observed, now: Timestamp) -> Plan {
-    if !seen.has_finalizer() {
-        return withdrawn(seen, now);
-    }
     let let_go = |clear: bool| Plan::doing(Step::LetGo { clear });
-    let parent = match &seen.owner {
+    match &seen.owner {
+        // It was cleared already, and core has written it back from a control plane whose deletion it had not seen yet. The
+        // next one of this name would take it for a user's.
+        Owner::Present(parent) if !seen.has_finalizer() && is_ours(seen, parent) => match seen.live {
+            true => let_go(true),
+            false => Plan::LOOK,
+        },
+        _ if !seen.has_finalizer() => withdrawn(seen, now),
         // No Cluster owns the control plane: there is nothing to clear.
-        Owner::NotSet => return let_go(false),
+        Owner::NotSet => let_go(false),
         // An absence in a cache may only mean "not seen yet", and a dropped finalizer does not come back.
-        Owner::Gone | Owner::Present(_) if !seen.live => return Plan::LOOK,
-        Owner::Gone => return let_go(false),
-        Owner::Unreadable => return Plan::NOTHING,
-        Owner::Present(parent) => parent,
-    };
+        Owner::Gone | Owner::Present(_) if !seen.live => Plan::LOOK,
+        Owner::Gone => let_go(false),
+        Owner::Unreadable => Plan::NOTHING,
+        Owner::Present(parent) => let_go(is_ours(seen, parent)),
+    }
+}
+
+/// Whether the Cluster's endpoint is one that this controller has published. What the infrastructure supplies, or may supply,
+/// is the user's, and so is what nobody here has published.
+fn is_ours(seen: &Observed, parent: &Parent) -> bool {
     // A pass that was cut off may have published what the control plane does not show yet.
     let wanted = match &seen.apply {
         Apply::Present {
@@ -432,14 +441,12 @@ fn deletion(seen: &Observed, now: Timestamp) -> Plan {
         } => Some(wanted),
         _ => None,
     };
-    // What the infrastructure supplies, or may supply, is the user's, and so is what nobody here has published.
-    let is_ours = match (&parent.endpoint, &parent.infrastructure) {
+    match (&parent.endpoint, &parent.infrastructure) {
         (Some(endpoint), Infrastructure::WithoutEndpoint) => {
             Some(endpoint) == current(&seen.control_plane) || Some(endpoint) == wanted
         }
         _ => false,
-    };
-    let_go(is_ours)
+    }
 }
 
 /// This controller's part is done. While the rest of the deletion lasts, nobody is to think that there is an endpoint.

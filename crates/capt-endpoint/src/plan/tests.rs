@@ -617,12 +617,30 @@ fn deletion() {
     ] {
         let plan = scene.plan();
         assert_eq!(step(&plan), expected, "{case}");
+        let done = after(&scene, &plan);
         assert_eq!((plan.report, plan.wake), (None, Wake::OnEvent), "{case}");
-        assert_eq!(
-            scene.patched(json!({"metadata": {"finalizers": null}})).plan(),
-            Plan::NOTHING,
-            "{case}, done"
-        );
+        assert_eq!(done.plan(), Plan::NOTHING, "{case}, done");
+    }
+}
+
+/// Core copies the endpoint of a control plane whose deletion it has not seen yet to a Cluster that has none.
+#[test]
+fn an_endpoint_that_core_writes_back_is_cleared_again() {
+    let cleared = || {
+        Scene::new()
+            .deleting()
+            .p("w")
+            .patched(json!({"metadata": {"finalizers": null}}))
+    };
+    assert_eq!(cleared().plan(), Plan::NOTHING);
+    assert_eq!(step(&cleared().c("w").cached().plan()), "look");
+    assert_eq!(step(&cleared().c("w").plan()), "clear, let go");
+    for (case, scene) in [
+        ("C a user's", cleared().c("user")),
+        ("I set", cleared().c("w").i("w")),
+        ("no Cluster", cleared().c("w").with(|seen| seen.owner = Owner::Gone)),
+    ] {
+        assert_eq!(scene.plan(), Plan::NOTHING, "{case}");
     }
 }
 
