@@ -95,6 +95,24 @@ pub fn build(mut config: Config, agent: &str, limits: Limits, metrics: &Metrics)
     Ok(builder.with_layer(&layer).build())
 }
 
+/// A client with these limits over an API server without a network, where a paused clock is exact: nothing but its timers
+/// takes time.
+#[cfg(test)]
+pub(crate) fn over<S, B>(server: S, limits: Limits, metrics: &Metrics) -> Client
+where
+    S: Service<Request<Body>, Response = Response<B>, Error = BoxError> + Send + 'static,
+    S::Future: Send + 'static,
+    B: HttpBody<Data = Bytes> + Send + 'static,
+    B::Error: Into<BoxError>,
+{
+    let layer = BoundedLayer {
+        limits,
+        host: String::new(),
+        metrics: metrics.requests(),
+    };
+    ClientBuilder::new(server, "default").with_layer(&layer).build()
+}
+
 /// The same client, but `touch` is called whenever the server sends anything that it was asked for. A watch uses it to know
 /// how old its knowledge is: kube's watcher does not pass on the bookmarks that keep an idle watch alive. A refusal tells
 /// nothing of the objects, however often it comes.
@@ -245,31 +263,52 @@ mod tests {
         net::TcpListener,
     };
 
+    const HOUR: Duration = Duration::from_secs(3600);
+    /// Nothing is late.
+    const PATIENT: Limits = Limits {
+        connect: HOUR,
+        response: HOUR,
+        call: HOUR,
+    };
     const LIMITS: Limits = Limits {
-        connect: Duration::from_millis(300),
-        response: Duration::from_millis(300),
-        call: Duration::from_millis(600),
+        connect: Duration::from_secs(1),
+        response: Duration::from_secs(3),
+        call: Duration::from_secs(6),
     };
 
-    /// A server that reads one request per connection, answers with `answer`, and then keeps the connection open.
-    async fn server(answer: impl Into<String>) -> Config {
+    /// A server that reads one request per connection, answers with `answer`, and then keeps the connection open. Also says
+    /// how often it was asked.
+    async fn server(answer: impl Into<String>) -> (Config, Arc<AtomicUsize>) {
         let answer = answer.into();
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
+        let asked = Arc::new(AtomicUsize::new(0));
+        let counter = asked.clone();
         tokio::spawn(async move {
             let mut open = Vec::new();
             while let Ok((mut socket, _)) = listener.accept().await {
                 let mut request = [0; 4096];
                 let _ = socket.read(&mut request).await;
+                counter.fetch_add(1, Ordering::SeqCst);
                 let _ = socket.write_all(answer.as_bytes()).await;
                 open.push(socket);
             }
         });
-        Config::new(format!("http://{address}").parse().unwrap())
+        let config = Config::new(format!("http://{address}").parse().unwrap());
+        (config, asked)
     }
 
-    fn maps(config: Config, metrics: &Metrics) -> Api<ConfigMap> {
-        Api::namespaced(build(config, "test/1", LIMITS, metrics).unwrap(), "ns")
+    /// Within [`LIMITS`], from a server that answers at once with the beginning of a body, or never at all.
+    fn maps(answers: bool, metrics: &Metrics) -> Api<ConfigMap> {
+        let server = tower::service_fn(move |_| async move {
+            if !answers {
+                std::future::pending::<()>().await;
+            }
+            let begun = futures::stream::once(async { Ok::<_, BoxError>("{") });
+            let body = StreamBody::from_stream(begun.chain(futures::stream::pending()));
+            Ok::<_, BoxError>(Response::new(body))
+        });
+        Api::namespaced(over(server, LIMITS, metrics), "ns")
     }
 
     fn timed_out(error: &kube::Error) -> Option<&TimedOut> {
@@ -279,56 +318,69 @@ mod tests {
         }
     }
 
+    /// Reached only by a failing test.
+    async fn within<T>(what: impl Future<Output = T>) -> T {
+        tokio::time::timeout(Duration::from_secs(300), what).await.unwrap()
+    }
+
     #[tokio::test]
     async fn a_server_that_never_answers_is_given_up() {
         let metrics = Metrics::new("0").unwrap();
-        let start = Instant::now();
-        let error = maps(server("").await, &metrics).get("a").await.unwrap_err();
+        let (config, _) = server("").await;
+        let limits = Limits {
+            response: Duration::from_millis(300),
+            ..PATIENT
+        };
+        let api: Api<ConfigMap> = Api::namespaced(build(config, "test/1", limits, &metrics).unwrap(), "ns");
+        let error = within(api.get("a")).await.unwrap_err();
         assert_eq!(timed_out(&error).unwrap().what, "answer", "{error:?}");
-        assert!(start.elapsed() < Duration::from_secs(2));
         let text = metrics.render().unwrap();
         assert!(text.contains(r#"rest_client_requests_total{code="<error>""#), "{text}");
     }
 
-    #[tokio::test]
-    async fn a_body_that_stalls_is_given_up() {
+    #[tokio::test(start_paused = true)]
+    async fn every_limit_ends_a_call_in_time() {
         let metrics = Metrics::new("0").unwrap();
-        let stalled = "HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 100\r\n\r\n{";
-        let error = maps(server(stalled).await, &metrics)
-            .list(&ListParams::default())
-            .await
-            .unwrap_err();
-        assert_eq!(timed_out(&error).unwrap().what, "finish its answer", "{error:?}");
+        for (answers, what, limit) in [
+            (false, "answer", LIMITS.response),
+            (true, "finish its answer", LIMITS.call),
+        ] {
+            let start = Instant::now();
+            let error = maps(answers, &metrics).list(&ListParams::default()).await.unwrap_err();
+            assert_eq!(timed_out(&error).unwrap().what, what, "{error:?}");
+            assert_eq!(start.elapsed().as_secs(), limit.as_secs(), "{what}");
+        }
     }
 
-    #[tokio::test]
+    #[tokio::test(start_paused = true)]
     async fn a_watch_outlives_the_limit_of_a_call_but_must_begin_in_time() {
         let metrics = Metrics::new("0").unwrap();
-        let quiet = "HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n";
-        let api = maps(server(quiet).await, &metrics);
+        let api = maps(true, &metrics);
         let mut stream = Box::pin(api.watch(&WatchParams::default(), "0").await.unwrap());
-        let silent = tokio::time::timeout(LIMITS.call * 2, stream.next()).await;
+        let silent = tokio::time::timeout(HOUR, stream.next()).await;
         assert!(silent.is_err(), "the watch was cut");
 
-        let error = maps(server("").await, &metrics)
-            .watch(&WatchParams::default(), "0")
-            .await
-            .err()
-            .unwrap();
+        let start = Instant::now();
+        let watch = maps(false, &metrics).watch(&WatchParams::default(), "0").await;
+        let error = watch.err().unwrap();
         assert!(timed_out(&error).is_some(), "{error:?}");
+        assert_eq!(start.elapsed().as_secs(), LIMITS.response.as_secs());
     }
 
     #[tokio::test]
     async fn a_refusal_is_not_repeated_in_secret() {
         let metrics = Metrics::new("0").unwrap();
-        let refusal = "HTTP/1.1 429 Too Many Requests\r\nRetry-After: 1\r\nContent-Length: 0\r\n\r\n";
-        let start = Instant::now();
-        let error = maps(server(refusal).await, &metrics).get("a").await.unwrap_err();
+        // Closed, because this server would not read another request on it.
+        let refusal =
+            "HTTP/1.1 429 Too Many Requests\r\nRetry-After: 1\r\nConnection: close\r\nContent-Length: 0\r\n\r\n";
+        let (config, asked) = server(refusal).await;
+        let api: Api<ConfigMap> = Api::namespaced(build(config, "test/1", PATIENT, &metrics).unwrap(), "ns");
+        let error = within(api.get("a")).await.unwrap_err();
         assert!(
             matches!(&error, kube::Error::Api(status) if status.code == 429),
             "{error:?}"
         );
-        assert!(start.elapsed() < LIMITS.call);
+        assert_eq!(asked.load(Ordering::SeqCst), 1);
         let text = metrics.render().unwrap();
         assert!(
             text.contains(r#"code="429""#) && text.contains(r#"method="GET""#),
@@ -343,7 +395,8 @@ mod tests {
             r#"{"kind":"Status","apiVersion":"v1","status":"Failure","code":403,"reason":"Forbidden","message":"no"}"#;
         let head = "HTTP/1.1 403 Forbidden\r\nContent-Type: application/json";
         let refusal = format!("{head}\r\nContent-Length: {}\r\n\r\n{status}", status.len());
-        let client = build(server(refusal).await, "test/1", LIMITS, &metrics).unwrap();
+        let (config, _) = server(refusal).await;
+        let client = build(config, "test/1", PATIENT, &metrics).unwrap();
         let touched = Arc::new(AtomicUsize::new(0));
         let counter = touched.clone();
         let client = touching(client, move || {
@@ -361,7 +414,8 @@ mod tests {
         let event = r#"{"type":"BOOKMARK","object":{"kind":"C","apiVersion":"v1","metadata":{"resourceVersion":"5"}}}"#;
         let head = "HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nTransfer-Encoding: chunked";
         let bookmark = format!("{head}\r\n\r\n{:x}\r\n{event}\n\r\n", event.len() + 1);
-        let client = build(server(bookmark).await, "test/1", LIMITS, &metrics).unwrap();
+        let (config, _) = server(bookmark).await;
+        let client = build(config, "test/1", PATIENT, &metrics).unwrap();
         let touched = Arc::new(AtomicUsize::new(0));
         let counter = touched.clone();
         let client = touching(client, move || {

@@ -370,9 +370,323 @@ impl fmt::Debug for Leadership {
     }
 }
 
+/// When things happen, by a clock that is exact. That they happen on a real API server too is tested there.
 #[cfg(test)]
 mod tests {
+    use std::sync::{Arc, Mutex};
+
+    use axum::body::{Body, to_bytes};
+    use http::{Method, Request, Response, StatusCode};
+    use jiff::SignedDuration;
+    use tokio::{
+        task::{JoinHandle, JoinSet},
+        time::{sleep, timeout},
+    };
+    use tower::BoxError;
+
     use super::*;
+    use crate::client::{Limits, over};
+
+    const DURATION: Duration = Duration::from_secs(6);
+    const DEADLINE: Duration = Duration::from_secs(4);
+    const RETRY: Duration = Duration::from_millis(500);
+    /// What every call takes.
+    const LATENCY: Duration = Duration::from_millis(20);
+
+    /// An API server with one Lease, on which a write succeeds only for the version that its writer has read.
+    #[derive(Clone, Default)]
+    struct Server(Arc<Mutex<Stored>>);
+
+    #[derive(Default)]
+    struct Stored {
+        lease: Option<Lease>,
+        version: u64,
+    }
+
+    impl Stored {
+        fn store(&mut self, mut lease: Lease) -> Lease {
+            self.version += 1;
+            lease.metadata.resource_version = Some(self.version.to_string());
+            self.lease.insert(lease).clone()
+        }
+
+        fn answer(&mut self, method: &Method, body: &[u8]) -> Result<Lease, StatusCode> {
+            let sent = || serde_json::from_slice::<Lease>(body).unwrap();
+            match (method, &self.lease) {
+                (&Method::GET, Some(lease)) => Ok(lease.clone()),
+                (&Method::POST, None) => Ok(self.store(sent())),
+                (&Method::PUT, Some(lease)) if lease.metadata.resource_version == sent().metadata.resource_version => {
+                    Ok(self.store(sent()))
+                }
+                (_, Some(_)) => Err(StatusCode::CONFLICT),
+                (_, None) => Err(StatusCode::NOT_FOUND),
+            }
+        }
+    }
+
+    /// The way from one candidate to the server.
+    #[derive(Clone, Copy, Debug)]
+    enum Door {
+        Open,
+        Refusing,
+        /// What is sent is lost, and only a timeout finds that out.
+        Silent,
+    }
+
+    impl Server {
+        fn candidate(&self, identity: &str) -> Candidate {
+            self.candidate_through(&Arc::new(Mutex::new(Door::Open)), identity)
+        }
+
+        fn candidate_through(&self, door: &Arc<Mutex<Door>>, identity: &str) -> Candidate {
+            let (server, door) = (self.clone(), door.clone());
+            let service = tower::service_fn(move |request| {
+                let (server, door) = (server.clone(), door.clone());
+                async move {
+                    sleep(LATENCY).await;
+                    let door = *door.lock().unwrap();
+                    match door {
+                        Door::Open => server.answer(request).await,
+                        Door::Refusing => Err("connection refused".into()),
+                        Door::Silent => std::future::pending().await,
+                    }
+                }
+            });
+            let limits = Limits {
+                connect: DEADLINE / 2,
+                response: DEADLINE / 2,
+                call: DEADLINE / 2,
+            };
+            let settings = Settings {
+                namespace: "ns".into(),
+                name: "test".into(),
+                identity: identity.into(),
+                duration: DURATION,
+                renew_deadline: DEADLINE,
+                retry_period: RETRY,
+            };
+            let metrics = Metrics::new("0").unwrap();
+            Candidate::new(over(service, limits, &metrics), settings, &metrics)
+        }
+
+        async fn answer(&self, request: Request<kube::client::Body>) -> Result<Response<Body>, BoxError> {
+            let (head, body) = request.into_parts();
+            let body = to_bytes(Body::new(body), usize::MAX).await?;
+            let answer = self.0.lock().unwrap().answer(&head.method, &body);
+            let (code, text) = match answer {
+                Ok(lease) => (StatusCode::OK, serde_json::to_string(&lease)?),
+                Err(code) => {
+                    let reason = code.canonical_reason().unwrap().replace(' ', "");
+                    let status = serde_json::json!({
+                        "kind": "Status", "apiVersion": "v1", "status": "Failure",
+                        "code": code.as_u16(), "reason": reason, "message": reason,
+                    });
+                    (code, status.to_string())
+                }
+            };
+            Ok(Response::builder().status(code).body(Body::from(text))?)
+        }
+
+        /// What a foreign participant writes, whatever clock it has.
+        fn write_as(&self, holder: &str, renewed: Timestamp) {
+            let mut stored = self.0.lock().unwrap();
+            let mut lease = stored.lease.clone().unwrap_or_default();
+            let spec = lease.spec.get_or_insert_default();
+            spec.holder_identity = Some(holder.into());
+            spec.renew_time = Some(MicroTime(renewed));
+            stored.store(lease);
+        }
+
+        fn delete(&self) {
+            self.0.lock().unwrap().lease = None;
+        }
+
+        fn spec(&self) -> LeaseSpec {
+            self.0.lock().unwrap().lease.clone().unwrap().spec.unwrap()
+        }
+    }
+
+    /// Renews in the background; the handle yields the reason of the loss.
+    fn keep(mut leadership: Leadership) -> JoinHandle<(Lost, Instant)> {
+        tokio::spawn(async move {
+            let lost = leadership.keep().await;
+            (lost, Instant::now())
+        })
+    }
+
+    /// Waits for the Lease in the background; the handle yields when it was taken.
+    fn wait(candidate: Candidate) -> JoinHandle<(Leadership, Instant)> {
+        tokio::spawn(async move {
+            let leadership = candidate.acquire().await;
+            (leadership, Instant::now())
+        })
+    }
+
+    /// Times all over the rhythm of an election, so that what happens after them meets each of its moments.
+    fn phases() -> impl Iterator<Item = Duration> {
+        (0..20).map(|n| RETRY * 3 + RETRY * n / 20)
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn whoever_leads_goes_on_leading() {
+        let server = Server::default();
+        let mut candidates = JoinSet::new();
+        for identity in ["a", "b", "c", "d", "e"] {
+            let candidate = server.candidate(identity);
+            candidates.spawn(async move { candidate.acquire().await });
+        }
+        let kept = keep(candidates.join_next().await.unwrap().unwrap());
+        let second = timeout(DURATION * 20, candidates.join_next()).await;
+        assert!(second.is_err(), "two leaders at once");
+        assert!(!kept.is_finished(), "{}", kept.await.unwrap().0);
+        assert_eq!(server.spec().lease_transitions, Some(0));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_dead_leader_is_replaced_after_the_lease_duration_and_soon_after() {
+        // The waits between two looks are random.
+        for _ in 0..20 {
+            let server = Server::default();
+            let _dead = server.candidate("dead").acquire().await;
+            let died = Instant::now();
+            let _next = server.candidate("next").acquire().await;
+            let took = died.elapsed();
+            assert!((DURATION..=DURATION + RETRY).contains(&took), "{took:?}");
+            assert_eq!(server.spec().lease_transitions, Some(1));
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_released_lease_is_taken_over_within_a_retry_period() {
+        for phase in phases() {
+            let server = Server::default();
+            let first = server.candidate("first").acquire().await;
+            let waiting = wait(server.candidate("second"));
+            sleep(phase).await;
+            assert!(!waiting.is_finished());
+            first.release().await.unwrap();
+            let released = Instant::now();
+            let (_second, taken) = waiting.await.unwrap();
+            assert!(taken - released <= RETRY, "{phase:?}: {:?}", taken - released);
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_leader_that_was_replaced_notices_with_its_next_renewal() {
+        for phase in phases() {
+            let server = Server::default();
+            let kept = keep(server.candidate("old").acquire().await);
+            sleep(phase).await;
+            server.write_as("intruder", Timestamp::now());
+            let taken = Instant::now();
+            let (lost, stopped) = kept.await.unwrap();
+            assert!(matches!(&lost, Lost::Taken(holder) if holder == "intruder"), "{lost}");
+            assert!(
+                stopped - taken <= RETRY + LATENCY * 2,
+                "{phase:?}: {:?}",
+                stopped - taken
+            );
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_leader_cut_off_from_the_server_stops_at_its_deadline_before_another_starts() {
+        for (door, phase) in [Door::Refusing, Door::Silent]
+            .into_iter()
+            .flat_map(|door| phases().map(move |phase| (door, phase)))
+        {
+            let server = Server::default();
+            let way = Arc::new(Mutex::new(Door::Open));
+            let kept = keep(server.candidate_through(&way, "cut-off").acquire().await);
+            let waiting = wait(server.candidate("next"));
+            sleep(phase).await;
+            *way.lock().unwrap() = door;
+            let cut = Instant::now();
+            let (lost, stopped) = kept.await.unwrap();
+            assert!(matches!(lost, Lost::Expired { .. }), "{door:?}: {lost}");
+            // The last renewal was sent up to a period earlier, and what was on its way is lost.
+            let soonest = DEADLINE - RETRY - LATENCY * 2;
+            assert!(
+                (soonest..=DEADLINE).contains(&(stopped - cut)),
+                "{door:?}, {phase:?}: {:?}",
+                stopped - cut
+            );
+            let (_next, started) = waiting.await.unwrap();
+            assert!(stopped < started, "{door:?}, {phase:?}: two leaders at once");
+            assert!(
+                started - cut <= DURATION + RETRY * 2,
+                "{door:?}, {phase:?}: {:?}",
+                started - cut
+            );
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_short_outage_costs_nothing() {
+        // A renewal that is lost in silence costs the limit of a call as well.
+        for (door, outage) in [(Door::Refusing, DEADLINE / 2), (Door::Silent, DEADLINE / 4)] {
+            let server = Server::default();
+            let way = Arc::new(Mutex::new(Door::Open));
+            let kept = keep(server.candidate_through(&way, "leader").acquire().await);
+            let waiting = wait(server.candidate("next"));
+            for phase in phases() {
+                *way.lock().unwrap() = door;
+                sleep(outage).await;
+                *way.lock().unwrap() = Door::Open;
+                sleep(DURATION * 2 + phase).await;
+                assert!(!kept.is_finished(), "{door:?}, {phase:?}: {}", kept.await.unwrap().0);
+                assert!(!waiting.is_finished(), "{door:?}, {phase:?}");
+            }
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn clocks_of_others_neither_steal_nor_delay() {
+        let server = Server::default();
+        let year = SignedDuration::from_hours(24 * 365);
+        // Its clock is a year behind, but it renews: every written time is long expired, and yet it leads.
+        let mut wrong = Timestamp::now() - year;
+        server.write_as("behind", wrong);
+        let waiting = wait(server.candidate("patient"));
+        for _ in 0..100 {
+            sleep(RETRY).await;
+            wrong += SignedDuration::from_secs(1);
+            server.write_as("behind", wrong);
+            assert!(!waiting.is_finished(), "stolen from a living leader");
+        }
+        // Its last word is a year ahead; then it dies. It is waited for as long as any other.
+        server.write_as("behind", Timestamp::now() + year);
+        let died = Instant::now();
+        let (_leadership, taken) = waiting.await.unwrap();
+        let took = taken - died;
+        assert!((DURATION..=DURATION + RETRY * 2).contains(&took), "{took:?}");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_deleted_lease_ends_the_leader_and_makes_nobody_leader_before_it_would_have_expired() {
+        for phase in phases() {
+            let server = Server::default();
+            let kept = keep(server.candidate("old").acquire().await);
+            let waiting = wait(server.candidate("next"));
+            sleep(phase).await;
+            server.delete();
+            let deleted = Instant::now();
+            let (lost, stopped) = kept.await.unwrap();
+            assert!(matches!(lost, Lost::Deleted), "{lost}");
+            assert!(
+                stopped - deleted <= RETRY + LATENCY * 2,
+                "{phase:?}: {:?}",
+                stopped - deleted
+            );
+            // It counts from the last renewal that it has seen.
+            let (_next, started) = waiting.await.unwrap();
+            assert!(
+                (DURATION - RETRY * 2..=DURATION + RETRY).contains(&(started - deleted)),
+                "{phase:?}: {:?}",
+                started - deleted
+            );
+        }
+    }
 
     #[test]
     fn every_start_has_an_identity_of_its_own() {

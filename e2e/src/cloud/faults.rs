@@ -221,7 +221,7 @@ mod tests {
         );
     }
 
-    #[tokio::test]
+    #[tokio::test(start_paused = true)]
     async fn slow_takes_as_long_as_it_says_and_an_order_ends_it() {
         let (_dir, faults) = faults();
         let began = Instant::now();

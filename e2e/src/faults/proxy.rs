@@ -66,7 +66,12 @@ impl fmt::Display for Write {
 
 impl Proxy {
     /// `upstream` leads to the API server; what is passed on does not get its credential.
-    pub async fn start(mut upstream: Config, plan: Plan) -> Result<Self> {
+    pub async fn start(upstream: Config, plan: Plan) -> Result<Self> {
+        Self::shutting_for(SHUT, upstream, plan).await
+    }
+
+    /// The same, with a time of its own in place of [`SHUT`].
+    async fn shutting_for(shut: Duration, mut upstream: Config, plan: Plan) -> Result<Self> {
         let overseer = Client::try_from(upstream.clone()).context("cannot build a client for the API server")?;
         upstream.auth_info = Default::default();
         upstream.default_retry = false;
@@ -77,6 +82,7 @@ impl Proxy {
             upstream: Client::try_from(upstream).context("cannot build a client for the API server")?,
             overseer,
             plan,
+            shut,
             flow: watch::Sender::new(Flow {
                 mode: Mode::Open,
                 breaks: 0,
@@ -248,6 +254,8 @@ struct Shared {
     /// Asks on the proxy's own account.
     overseer: Client,
     plan: Plan,
+    /// How long broken watches cannot be started again.
+    shut: Duration,
     flow: watch::Sender<Flow>,
     life: watch::Sender<Life>,
     /// How many watches were opened on an old world.
@@ -337,7 +345,7 @@ impl Shared {
             }
             Some(Fault::HoldWatches) => self.disturbed(Mode::Held, SILENCE, index, &request).await,
             Some(Fault::LoseEvents) => self.disturbed(Mode::Losing, SILENCE, index, &request).await,
-            Some(Fault::BreakWatches) => self.disturbed(Mode::Shut, SHUT, index, &request).await,
+            Some(Fault::BreakWatches) => self.disturbed(Mode::Shut, self.shut, index, &request).await,
         }
     }
 

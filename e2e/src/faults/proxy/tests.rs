@@ -63,13 +63,17 @@ impl Server {
 }
 
 async fn proxy(plan: Plan) -> (Server, Proxy) {
+    proxy_shutting_for(SHUT, plan).await
+}
+
+async fn proxy_shutting_for(shut: Duration, plan: Plan) -> (Server, Proxy) {
     let server = Server::default();
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
     let router = Router::new().fallback(Server::answer).with_state(server.clone());
     tokio::spawn(async move { axum::serve(listener, router).await });
     let upstream = Config::new(format!("http://{address}").parse().unwrap());
-    let proxy = Proxy::start(upstream, plan).await.unwrap();
+    let proxy = Proxy::shutting_for(shut, upstream, plan).await.unwrap();
     (server, proxy)
 }
 
@@ -244,17 +248,23 @@ async fn too_many_requests_says_when_to_come_back() {
 
 #[tokio::test]
 async fn watches_break_off_and_stay_shut_for_a_while() {
-    let (_server, proxy) = proxy(strike(Fault::BreakWatches)).await;
-    let controller = Controller::of(&proxy);
-    controller.write("1").await;
-    let watch = controller.watch("").await;
-    assert_eq!(controller.write("2").await, Some(200));
-    let body = axum::body::to_bytes(Body::new(watch.into_body()), usize::MAX).await;
-    assert!(body.is_err(), "an open watch ends without warning");
-    assert_eq!(controller.watch("").await.status(), 503);
-    let mut flow = proxy.shared.flow.subscribe();
-    flow.wait_for(|flow| flow.mode == Mode::Open).await.unwrap();
-    assert_eq!(events(controller.watch("").await, 1).await, ["MODIFIED new"]);
+    // While one lasts there is all the time to look; the other is over as soon as the clock turns.
+    for (shut, is_over) in [(Duration::from_secs(3600), false), (Duration::from_millis(1), true)] {
+        let (_server, proxy) = proxy_shutting_for(shut, strike(Fault::BreakWatches)).await;
+        let controller = Controller::of(&proxy);
+        controller.write("1").await;
+        let watch = controller.watch("").await;
+        assert_eq!(controller.write("2").await, Some(200));
+        let body = axum::body::to_bytes(Body::new(watch.into_body()), usize::MAX).await;
+        assert!(body.is_err(), "an open watch ends without warning");
+        if is_over {
+            let mut flow = proxy.shared.flow.subscribe();
+            flow.wait_for(|flow| flow.mode == Mode::Open).await.unwrap();
+            assert_eq!(events(controller.watch("").await, 1).await, ["MODIFIED new"]);
+        } else {
+            assert_eq!(controller.watch("").await.status(), 503);
+        }
+    }
 }
 
 #[tokio::test]
