@@ -22,6 +22,7 @@ pub struct Request {
     response_status: Option<ResponseStatus>,
     stage: String,
     request_received_timestamp: MicroTime,
+    stage_timestamp: MicroTime,
 }
 
 #[derive(Debug, Clone, Deserialize)]
@@ -104,6 +105,11 @@ impl Request {
 
     pub fn received(&self) -> Timestamp {
         self.request_received_timestamp.0
+    }
+
+    /// When the answer was complete.
+    pub fn answered(&self) -> Timestamp {
+        self.stage_timestamp.0
     }
 
     pub fn is_write(&self) -> bool {
@@ -211,7 +217,7 @@ mod tests {
         let mut event = json!({
             "verb": "get", "stage": "ResponseComplete", "user": {"username": "a"},
             "objectRef": {"resource": "secrets"}, "responseStatus": {"code": 403},
-            "requestReceivedTimestamp": "2026-01-02T03:04:05.678901Z",
+            "requestReceivedTimestamp": "2026-01-02T03:04:05.678901Z", "stageTimestamp": "2026-01-02T03:04:05.700000Z",
         });
         event
             .as_object_mut()

@@ -267,6 +267,9 @@ impl Environment {
         let left = process::marked(&self.dir);
         ended += left.len();
         futures::future::join_all(left.iter().map(|process| process.stop(Duration::from_secs(5)))).await;
+        if let Some(network) = self.settings().ok().and_then(|settings| settings.node()) {
+            node::unplug(self, network).await?;
+        }
         for entry in fs::read_dir(&self.dir).into_iter().flatten().flatten() {
             let path = entry.path();
             match entry.file_name().to_str() {

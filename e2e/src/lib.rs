@@ -19,3 +19,4 @@ pub mod status;
 pub mod testing;
 pub mod tools;
 pub mod up;
+pub mod wait;

@@ -1,6 +1,7 @@
 //! Objects from YAML into the API server: server-side apply, several at a time.
 
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use anyhow::{Context, Result};
 use futures::{StreamExt, TryStreamExt, stream};
@@ -8,11 +9,15 @@ use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomRe
 use kube::api::{DynamicObject, Patch, PatchParams};
 use kube::core::GroupVersionKind;
 use kube::discovery::ApiResource;
-use kube::runtime::{conditions, wait::await_condition};
+use kube::runtime::conditions;
 use kube::{Api, Client};
 use serde_json::Value;
 
+use crate::wait;
+
 const MANAGER: &str = "capt-e2e";
+/// How long the API server may take to serve a CRD; it takes a second.
+const ESTABLISHED: Duration = Duration::from_secs(300);
 
 /// The YAML files of a directory, in order.
 pub fn files(dir: &Path) -> Result<Vec<PathBuf>> {
@@ -57,13 +62,12 @@ pub async fn apply_crds(client: &Client, crds: Vec<Value>) -> Result<()> {
         .collect();
     apply(client, crds).await?;
     let api: Api<CustomResourceDefinition> = Api::all(client.clone());
-    futures::future::try_join_all(
-        names
-            .iter()
-            .map(|name| await_condition(api.clone(), name, conditions::is_crd_established())),
-    )
-    .await
-    .context("a CRD was not established")?;
+    let established = names
+        .iter()
+        .map(|name| wait::until(api.clone(), name, conditions::is_crd_established()));
+    tokio::time::timeout(ESTABLISHED, futures::future::join_all(established))
+        .await
+        .context("a CRD was not established")?;
     Ok(())
 }
 

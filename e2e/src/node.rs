@@ -12,10 +12,10 @@ mod namespaces;
 mod parts;
 
 use std::fmt;
+use std::time::Duration;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use k8s_openapi::api::core::v1::Node;
-use kube::runtime::wait::await_condition;
 use kube::{Api, Client};
 use serde::{Deserialize, Serialize};
 
@@ -23,9 +23,10 @@ use crate::environment::Environment;
 use crate::packages::{self, Needed};
 use crate::process;
 use crate::progress::Step;
+use crate::wait;
 
 pub use machine::check;
-pub use namespaces::{component as namespaces, furnish};
+pub use namespaces::{component as namespaces, furnish, unplug};
 
 /// The name of the one node.
 pub const NAME: &str = "capt-node";
@@ -119,8 +120,11 @@ pub async fn packages() -> Result<()> {
     packages::ready(NEEDED).await
 }
 
+/// How long the node may take to become ready; it takes seconds.
+const READY_WITHIN: Duration = Duration::from_secs(300);
+
 /// Waits until the node takes pods.
-pub async fn ready(client: &Client) -> Result<()> {
+pub async fn ready(environment: &Environment, client: &Client) -> Result<()> {
     let step = Step::start("node ready");
     let nodes: Api<Node> = Api::all(client.clone());
     let is_ready = |node: Option<&Node>| {
@@ -130,14 +134,30 @@ pub async fn ready(client: &Client) -> Result<()> {
             .flatten()
             .any(|condition| condition.type_ == "Ready" && condition.status == "True")
     };
-    tokio::time::timeout(
-        std::time::Duration::from_secs(90),
-        await_condition(nodes, NAME, is_ready),
-    )
-    .await
-    .context("the node is not ready after 90 s: see `make logs C=kubelet` and `make logs C=containerd`")??;
+    tokio::select! {
+        _ = wait::until(nodes, NAME, is_ready) => {}
+        ended = first_to_end(environment) => bail!("{ended} has ended: see `make logs C={ended}`"),
+        () = tokio::time::sleep(READY_WITHIN) => bail!(
+            "the node is not ready after {} s: see `make logs C={KUBELET}` and `make logs C={CONTAINERD}`",
+            READY_WITHIN.as_secs()
+        ),
+    }
     step.done();
     Ok(())
+}
+
+/// Returns when one of the programs without which the node is never ready does not run any more.
+async fn first_to_end(environment: &Environment) -> &'static str {
+    loop {
+        let ended = [CONTAINERD, KUBELET]
+            .into_iter()
+            .find(|name| environment.process(name).is_none());
+        if let Some(name) = ended {
+            return name;
+        }
+        // They are not our children, so there is nothing to wait on but their disappearance.
+        tokio::time::sleep(Duration::from_millis(500)).await;
+    }
 }
 
 /// Where the node keeps its data.

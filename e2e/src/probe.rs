@@ -14,7 +14,7 @@ use tokio::time::{Instant, sleep};
 use crate::process::Process;
 
 /// How long a process may take to become ready; they take seconds.
-const READY_WITHIN: Duration = Duration::from_secs(90);
+const READY_WITHIN: Duration = Duration::from_secs(300);
 
 /// How one knows that a process does its work.
 pub enum Probe {

@@ -96,7 +96,7 @@ impl Process {
     /// Ends the process without asking.
     pub async fn kill(&self) {
         self.signal(Signal::SIGKILL);
-        self.wait_for_end(Duration::from_secs(10)).await;
+        self.wait_for_end(Duration::from_secs(120)).await;
     }
 
     /// Whether the program's name begins like this; the kernel keeps 15 letters of it.

@@ -23,12 +23,13 @@ use kube::api::{DynamicObject, ObjectMeta, PostParams};
 use kube::core::GroupVersionKind;
 use kube::discovery::ApiResource;
 use kube::runtime::WatchStreamExt;
-use kube::runtime::watcher::{self, Event, watch_object, watcher};
+use kube::runtime::watcher::{self, Event, watcher};
 use kube::{Api, Client, ResourceExt};
 use serde_json::Value;
 use tokio::time::Instant;
 
 use crate::environment::Environment;
+use crate::wait;
 
 /// A cluster-admin client of the environment that `KUBECONFIG` names.
 pub async fn client() -> Result<Client> {
@@ -154,11 +155,22 @@ pub async fn until_may_create(client: &Client, group: &str, deed: Deed<'_>, expe
         verb: Some("create".into()),
         ..ResourceAttributes::default()
     };
+    until_may(client, "somebody", &[group], &wish, expected).await
+}
+
+/// The same for whatever somebody wishes to do.
+pub async fn until_may(
+    client: &Client,
+    user: &str,
+    groups: &[&str],
+    wish: &ResourceAttributes,
+    expected: bool,
+) -> Result<()> {
     let begun = Instant::now();
-    while may(client, "somebody", &[group], &wish).await? != expected {
+    while may(client, user, groups, wish).await? != expected {
         ensure!(
             begun.elapsed() < PATIENCE,
-            "{group} may create {resource} in {namespace}: {}",
+            "{user} of {groups:?} may {wish:?}: {}",
             !expected
         );
         tokio::time::sleep(Duration::from_millis(100)).await;
@@ -245,24 +257,24 @@ async fn watch_all(
             Some(name) => drop(missing.insert(name)),
             None => {}
         };
-        // The API server may be away for a while: the watch comes back by itself.
-        let Ok(event) = event.context("the watch has ended")? else {
-            continue;
-        };
-        match event {
-            Event::Init => listed.clear(),
-            Event::InitApply(object) => {
+        match event.context("the watch has ended")? {
+            Err(error) => {
+                eprintln!("a watch failed and goes on: {error}");
+                continue;
+            }
+            Ok(Event::Init) => listed.clear(),
+            Ok(Event::InitApply(object)) => {
                 judge(&object.name_any(), Some(&object));
                 listed.insert(object.name_any());
                 continue;
             }
-            Event::InitDone => {
+            Ok(Event::InitDone) => {
                 for absent in wanted.iter().filter(|name| !listed.contains(**name)) {
                     judge(absent, None);
                 }
             }
-            Event::Apply(object) => judge(&object.name_any(), Some(&object)),
-            Event::Delete(object) => judge(&object.name_any(), None),
+            Ok(Event::Apply(object)) => judge(&object.name_any(), Some(&object)),
+            Ok(Event::Delete(object)) => judge(&object.name_any(), None),
         }
         if missing.is_empty() {
             return Ok(());
@@ -276,24 +288,8 @@ async fn watch(
     what: &str,
     holds: impl Fn(Option<&DynamicObject>) -> bool,
 ) -> Result<Option<DynamicObject>> {
-    let mut versions = pin!(watch_object(api.clone(), name).default_backoff());
-    let mut trouble = None;
-    let looking = async {
-        while let Some(version) = versions.next().await {
-            match version {
-                Ok(object) if holds(object.as_ref()) => return Ok(object),
-                Ok(_) => trouble = None,
-                // The API server may be away for a while: the watch comes back by itself.
-                Err(error) => trouble = Some(error),
-            }
-        }
-        bail!("the watch of {name} has ended")
-    };
-    if let Ok(found) = tokio::time::timeout(PATIENCE, looking).await {
-        return found;
-    }
-    if let Some(trouble) = trouble {
-        return Err(trouble).with_context(|| format!("{name} cannot be watched"));
+    if let Ok(object) = tokio::time::timeout(PATIENCE, wait::until(api.clone(), name, holds)).await {
+        return Ok(object);
     }
     let now = match api.get_opt(name).await? {
         Some(object) => serde_json::to_string_pretty(&object)?,

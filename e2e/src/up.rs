@@ -81,7 +81,7 @@ pub async fn up(environment: &Environment, tools: &Toolbox, provider: Provider, 
             node::images::pause(environment, tools).await?;
         }
     }
-    node::ready(&client).await
+    node::ready(environment, &client).await
 }
 
 /// A client with the rights of a kubeconfig file.

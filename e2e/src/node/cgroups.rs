@@ -77,7 +77,7 @@ pub(super) async fn remove(environment: &Environment) -> Result<()> {
     // A machine without cgroups never had a node.
     let Ok(places) = hierarchies() else { return Ok(()) };
     let own: Vec<PathBuf> = places.iter().map(|place| place.join(name(environment))).collect();
-    let deadline = Instant::now() + Duration::from_secs(20);
+    let deadline = Instant::now() + Duration::from_secs(120);
     loop {
         for cgroup in own.iter().flat_map(|cgroup| below(cgroup)) {
             for pid in members(&cgroup) {

@@ -7,7 +7,6 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail};
 use k8s_openapi::api::apps::v1::Deployment;
 use kube::api::ListParams;
-use kube::runtime::wait::await_condition;
 use kube::{Api, Client, ResourceExt};
 use sha2::{Digest, Sha256};
 
@@ -17,12 +16,12 @@ use crate::environment::Environment;
 use crate::manifests;
 use crate::progress::Step;
 use crate::tools::Toolbox;
-use crate::up;
+use crate::{up, wait};
 
 /// What the release is called.
 pub const RELEASE: &str = "capt";
 /// How long the pods of one controller may take to be replaced.
-const ROLL_OUT: Duration = Duration::from_secs(180);
+const ROLL_OUT: Duration = Duration::from_secs(300);
 
 /// Brings the images, installs or upgrades the chart, waits until every pod is ready, and brings the local templates.
 /// Returns what Helm said.
@@ -40,7 +39,7 @@ pub async fn install(environment: &Environment, images: &Path, values: &[PathBuf
     let mut command = tokio::process::Command::new(helm.program("helm")?);
     command
         .args(["upgrade", "--install", RELEASE, "--namespace", CONTROLLER_NAMESPACE])
-        .args(["--wait", "--timeout", "5m"])
+        .args(["--wait", "--timeout", "10m"])
         .arg(up::repository("charts/capt"))
         .env("KUBECONFIG", environment.kubeconfig())
         .kill_on_drop(true);
@@ -84,9 +83,9 @@ async fn replace_outdated(client: &Client, images: &Path, record: &Path) -> Resu
                             && status.available_replicas == status.replicas
                     })
             };
-            tokio::time::timeout(ROLL_OUT, await_condition(deployments.clone(), &name, rolled_out))
+            tokio::time::timeout(ROLL_OUT, wait::until(deployments.clone(), &name, rolled_out))
                 .await
-                .with_context(|| format!("the new pods of {name} are not ready"))??;
+                .with_context(|| format!("the new pods of {name} are not ready"))?;
         }
         step.done();
     }

@@ -48,9 +48,7 @@ pub async fn furnish(environment: &Environment, network: Network) -> Result<()> 
     }
     // Whoever still lives in the namespaces of an earlier keeper has no network any more.
     end_pods(environment).await?;
-    if network.is_taken() {
-        run("ip", &["link", "delete", &network.link()]).await?;
-    }
+    unplug(environment, network).await?;
     fs::create_dir_all(directory(environment).join("private"))?;
     cgroups::create(environment)?;
 
@@ -63,6 +61,7 @@ pub async fn furnish(environment: &Environment, network: Network) -> Result<()> 
         ],
     )
     .await?;
+    run("ip", &["link", "set", &link, "alias", &owner(environment)]).await?;
     run("ip", &["address", "add", &machine, "dev", &link]).await?;
     run("ip", &["link", "set", &link, "up"]).await?;
     let (gateway, node) = (format!("{}/25", network.gateway()), network.node().to_string());
@@ -74,6 +73,25 @@ pub async fn furnish(environment: &Environment, network: Network) -> Result<()> 
     run("ip", &["route", "add", &network.pods(), "via", &node, "dev", &link]).await?;
     fs::write(done, pid)?;
     Ok(())
+}
+
+/// Whose a cable is, as it says itself: the numbers of a node that has gone may have been given to another one since.
+fn owner(environment: &Environment) -> String {
+    environment.dir().to_string_lossy().into_owned()
+}
+
+/// Takes the cable away. It goes with the namespaces, too, but the kernel takes those down in its own time, and tells nobody.
+pub async fn unplug(environment: &Environment, network: Network) -> Result<()> {
+    let link = network.link();
+    let alias = fs::read_to_string(Path::new("/sys/class/net").join(&link).join("ifalias")).unwrap_or_default();
+    if alias.trim_end() != owner(environment) {
+        return Ok(());
+    }
+    match run("ip", &["link", "delete", &link]).await {
+        // The kernel was faster.
+        Err(_) if !network.is_taken() => Ok(()),
+        outcome => outcome,
+    }
 }
 
 /// A program in the namespaces of the keeper.

@@ -14,7 +14,6 @@ use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::{Namespace, Secret};
 use kube::api::{DeleteParams, DynamicObject, ListParams, Patch, PatchParams};
 use kube::config::{KubeConfigOptions, Kubeconfig};
-use kube::runtime::wait::await_condition;
 use kube::{Api, Client, ResourceExt};
 use serde_json::{Value, json};
 use tokio::time::{sleep, timeout};
@@ -27,7 +26,7 @@ use crate::components;
 use crate::environment::Environment;
 use crate::manifests;
 use crate::tools::Toolbox;
-use crate::up;
+use crate::{up, wait};
 
 pub const INFRASTRUCTURE: &str = "infrastructure.cluster.x-k8s.io/v1beta1";
 pub const CONTROL_PLANE: &str = "controlplane.cluster.x-k8s.io/v1beta1";
@@ -562,9 +561,9 @@ impl Bench {
             let holder = lock.and_then(|lock| lock.spec.as_ref()?.holder_identity.as_ref());
             holder.is_none()
         };
-        timeout(PATIENCE, await_condition(locks, &format!("lock-{state}"), is_free))
+        timeout(PATIENCE, wait::until(locks, &format!("lock-{state}"), is_free))
             .await
-            .with_context(|| format!("the state of {workspace} is still locked"))??;
+            .with_context(|| format!("the state of {workspace} is still locked"))?;
         Ok(())
     }
 

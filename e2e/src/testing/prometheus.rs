@@ -2,18 +2,19 @@
 
 use std::fs::File;
 use std::io::Write as _;
-use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
 use kube::{Client, Config};
+use nix::fcntl::{Flock, FlockArg};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 use tokio::process::Child;
 use tokio::time::{Instant, sleep};
 
+use crate::environment::free_ports;
 use crate::manifests;
 use crate::tools::Toolbox;
 use crate::up::repository;
@@ -43,6 +44,14 @@ pub fn program(cache: &Path, name: &str) -> Result<Option<PathBuf>> {
 
 /// Fetches the package without installing it, which would start a service.
 fn unpack(target: &Path) -> Result<()> {
+    let cache = target.parent().context("a package without a place")?;
+    std::fs::create_dir_all(cache)?;
+    // Who comes second, be it another test or another run, waits and finds it done: apt-get gives up where another one is at work.
+    let lock = File::create(target.with_extension("lock"))?;
+    let _lock = Flock::lock(lock, FlockArg::LockExclusive).map_err(|(_, errno)| errno)?;
+    if target.is_dir() {
+        return Ok(());
+    }
     let directory = tempfile::tempdir()?;
     let run = |program: &str, arguments: &[&str]| -> Result<()> {
         let output = Command::new(program)
@@ -64,16 +73,14 @@ fn unpack(target: &Path) -> Result<()> {
         .next()
         .context("no package was fetched")??
         .path();
-    let unfinished = target.with_extension("unpacking");
+    // Beside its place, and into it when it is whole: half of a package would be taken for all of it ever after.
+    let unfinished = tempfile::tempdir_in(cache)?;
+    let whole = unfinished.path().join("package");
     run(
         "dpkg-deb",
-        &["-x", &package.to_string_lossy(), &unfinished.to_string_lossy()],
+        &["-x", &package.to_string_lossy(), &whole.to_string_lossy()],
     )?;
-    // Another test may have been faster.
-    if std::fs::rename(&unfinished, target).is_err() {
-        std::fs::remove_dir_all(&unfinished)?;
-    }
-    Ok(())
+    Ok(std::fs::rename(whole, target)?)
 }
 
 /// Makes these kinds of the Prometheus operator known to the API server; by their plurals, for all of them are many megabytes.
@@ -97,6 +104,9 @@ pub async fn apply_operator_crds(client: &Client, cache: &Path, plurals: &[&str]
     manifests::apply_crds(client, crds).await
 }
 
+/// How long it may take until everything was scraped; it takes seconds.
+const PATIENCE: Duration = Duration::from_secs(300);
+
 /// One that runs, and ends with this value.
 #[derive(Debug)]
 pub struct Prometheus {
@@ -115,8 +125,9 @@ impl Prometheus {
             "rule_files": ["rules.yaml"], "scrape_configs": scrape_configs,
         });
         std::fs::write(directory.path().join("prometheus.yml"), config.to_string())?;
-        // Free at this moment; Prometheus cannot choose a port by itself and say which.
-        let address = TcpListener::bind("127.0.0.1:0")?.local_addr()?.to_string();
+        // Prometheus cannot choose a port by itself and say which.
+        let port = free_ports(1)?.into_iter().next().context("no free port")?;
+        let address = format!("127.0.0.1:{port}");
         let process = tokio::process::Command::new(program)
             .arg("--config.file=prometheus.yml")
             .arg("--storage.tsdb.path=data")
@@ -158,11 +169,12 @@ impl Prometheus {
             .unwrap_or_default())
     }
 
-    /// Waits until this many targets were scraped a few times, so that there are rates. Nobody tells when that is.
+    /// Waits until this many targets were scraped a few times, so that there are rates. Nobody tells when that is, and on a busy
+    /// machine not every scrape ends within its second.
     pub async fn wait(&mut self, targets: usize) -> Result<()> {
-        let deadline = Instant::now() + Duration::from_secs(60);
+        let deadline = Instant::now() + PATIENCE;
         loop {
-            let scraped = self.query("count_over_time(up[1m]) >= 4 and up == 1").await;
+            let scraped = self.query("sum_over_time(up[1m]) >= 4").await;
             if scraped.as_ref().is_ok_and(|series| series.len() == targets) {
                 return Ok(());
             }
@@ -173,6 +185,34 @@ impl Prometheus {
             }
             sleep(Duration::from_millis(500)).await;
         }
+    }
+
+    /// Those of these queries of dashboards that have no answer now, for any of these jobs.
+    pub async fn silent(&self, queries: &[String], jobs: &[&str]) -> Result<Vec<String>> {
+        let mut silent = Vec::new();
+        for query in queries {
+            let mut answers = 0;
+            for job in jobs {
+                answers += self.query(&filled_in(query).replace("$job", job)).await?.len();
+            }
+            if answers == 0 {
+                silent.push(query.clone());
+            }
+        }
+        Ok(silent)
+    }
+
+    /// Waits until each of these queries has had an answer. A scrape that does not end within its second ends every series of its
+    /// target until the next one does, and a panel is empty for that long.
+    pub async fn answers(&self, queries: &[String], jobs: &[&str]) -> Result<()> {
+        let deadline = Instant::now() + PATIENCE;
+        let mut silent = self.silent(queries, jobs).await?;
+        while !silent.is_empty() {
+            ensure!(Instant::now() < deadline, "no answer to {silent:#?}");
+            sleep(Duration::from_millis(500)).await;
+            silent = self.silent(&silent, jobs).await?;
+        }
+        Ok(())
     }
 
     /// The rules that it has loaded; fails when it cannot evaluate one of them.
@@ -228,7 +268,7 @@ pub fn queries(dashboard: &str) -> Result<Vec<String>> {
 }
 
 /// A query as Grafana would send it, but for `$job`.
-pub fn filled_in(query: &str) -> String {
+fn filled_in(query: &str) -> String {
     query
         .replace("$namespace", "capt-system")
         .replace("$__rate_interval", "1m")

@@ -3,21 +3,23 @@
 //! There is no node here, so the test does what a kubelet would for the Jobs' pods: it runs their program, with their
 //! arguments and as their account, and reports how it ended. Everything else is real, the permissions above all.
 
+use std::collections::BTreeSet;
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
 use capt_api::crd;
 use capt_api::names::{annotation, finalizer};
 use capt_e2e::testing::{Scratch, create, objects, token, until_gone};
-use capt_e2e::up;
-use futures::TryStreamExt;
+use capt_e2e::{up, wait};
+use futures::StreamExt;
 use k8s_openapi::api::apps::v1::Deployment;
 use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::api::core::v1::{Namespace, Pod, ServiceAccount};
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams};
-use kube::runtime::{WatchStreamExt, wait::await_condition, watcher};
+use kube::runtime::{WatchStreamExt, watcher};
 use kube::{Api, Client, ResourceExt};
 use serde_json::{Value, json};
 
@@ -25,6 +27,10 @@ use crate::helm::{Helm, chart, values_file};
 
 const NAMESPACE: &str = "capt-chart";
 const CLUSTERS: &str = "captclusters.infrastructure.cluster.x-k8s.io";
+/// How long Helm waits for a Job, which takes seconds: when it gives up, what the Job says is lost.
+const HELM_PATIENCE: &str = "10m";
+/// How long a CRD may take to go, with all objects of its kind.
+const PATIENCE: Duration = Duration::from_secs(300);
 
 /// Runs the pods of Jobs as a kubelet would, and remembers what they said.
 #[derive(Clone)]
@@ -53,9 +59,19 @@ impl Kubelet {
         let pods: Api<Pod> = Api::namespaced(self.client.clone(), NAMESPACE);
         let jobs = watcher::Config::default().labels("batch.kubernetes.io/job-name");
         let mut events = std::pin::pin!(watcher(pods, jobs).default_backoff().applied_objects());
-        while let Some(pod) = events.try_next().await? {
+        // A pod that has run may still be told of as it was before.
+        let mut begun = BTreeSet::new();
+        while let Some(event) = events.next().await {
+            let pod = match event {
+                Ok(pod) => pod,
+                Err(error) => {
+                    eprintln!("the watch on pods failed and goes on: {error}");
+                    continue;
+                }
+            };
             let phase = pod.status.as_ref().and_then(|status| status.phase.as_deref());
-            if phase == Some("Pending") && pod.metadata.deletion_timestamp.is_none() {
+            let is_going = pod.metadata.deletion_timestamp.is_some();
+            if phase == Some("Pending") && !is_going && begun.insert(pod.metadata.uid.clone()) {
                 self.start(&pod)
                     .await
                     .with_context(|| format!("pod {}", pod.name_any()))?;
@@ -139,12 +155,21 @@ impl Story {
             chart.to_str().context("a path that is no text")?,
             file_path.to_str().context("a path that is no text")?,
         ];
-        self.succeed(&[verb, "capt", paths[0], "--values", paths[1], "--timeout", "60s"])
+        self.succeed(&[verb, "capt", paths[0], "--values", paths[1], "--timeout", HELM_PATIENCE])
             .await
     }
 
     fn crds(&self) -> Api<CustomResourceDefinition> {
         Api::all(self.client.clone())
+    }
+
+    /// Waits until a CRD is gone.
+    async fn until_gone(&self, name: &str) -> Result<()> {
+        let is_gone = |crd: Option<&CustomResourceDefinition>| crd.is_none();
+        tokio::time::timeout(PATIENCE, wait::until(self.crds(), name, is_gone))
+            .await
+            .map(drop)
+            .with_context(|| format!("{name} stays"))
     }
 
     /// The release that a CRD says it is of.
@@ -202,10 +227,7 @@ impl Story {
             let name = crd.name_any();
             if self.crds().get_opt(&name).await?.is_some() {
                 self.crds().delete(&name, &DeleteParams::default()).await?;
-                await_condition(self.crds(), &name, |crd: Option<&CustomResourceDefinition>| {
-                    crd.is_none()
-                })
-                .await?;
+                self.until_gone(&name).await?;
             }
         }
 
@@ -227,7 +249,9 @@ impl Story {
             upgraded.contains(&format!("{CLUSTERS}: left as it is: it is of 99.0.0")),
             "{upgraded}"
         );
-        let rolled_back = self.succeed(&["rollback", "capt", "1"]).await?;
+        let rolled_back = self
+            .succeed(&["rollback", "capt", "1", "--timeout", HELM_PATIENCE])
+            .await?;
         ensure!(rolled_back.contains("left as it is"), "{rolled_back}");
         ensure!(
             self.version(CLUSTERS).await?.as_deref() == Some("99.0.0"),
@@ -260,7 +284,7 @@ impl Story {
             "spec": { "region": "eu-west-1", "existingVpcId": "vpc-0123456789abcdef0" },
         });
         create(&self.client, Some(NAMESPACE), needed).await?;
-        let (success, refused) = self.helm(&["uninstall", "capt", "--timeout", "60s"]).await?;
+        let (success, refused) = self.helm(&["uninstall", "capt", "--timeout", HELM_PATIENCE]).await?;
         ensure!(!success, "uninstalled in spite of an object: {refused}");
         ensure!(
             refused.contains(&format!("CAPTCluster {NAMESPACE}/needed")),
@@ -274,21 +298,16 @@ impl Story {
             .await?;
         clusters.delete("needed", &DeleteParams::default()).await?;
         until_gone(&clusters, "needed").await?;
-        self.succeed(&["uninstall", "capt", "--timeout", "60s"]).await?;
+        self.succeed(&["uninstall", "capt", "--timeout", HELM_PATIENCE]).await?;
         ensure!(self.deployments().await? == 0, "the controllers stayed");
         ensure!(self.left_over().await?.is_empty(), "{:?}", self.left_over().await?);
         ensure!(self.version(CLUSTERS).await?.is_some(), "the CRDs went");
 
         // A release whose CRDs were kept can be installed again, and take them along this time.
         self.apply("install", json!({ "crds": { "keep": false } })).await?;
-        self.succeed(&["uninstall", "capt", "--timeout", "60s"]).await?;
+        self.succeed(&["uninstall", "capt", "--timeout", HELM_PATIENCE]).await?;
         for crd in crd::all() {
-            await_condition(
-                self.crds(),
-                &crd.name_any(),
-                |crd: Option<&CustomResourceDefinition>| crd.is_none(),
-            )
-            .await?;
+            self.until_gone(&crd.name_any()).await?;
         }
         ensure!(self.left_over().await?.is_empty(), "{:?}", self.left_over().await?);
         Ok(())

@@ -1,6 +1,7 @@
 //! The chart's accounts may do what their controllers declare, and nothing else.
 
 use std::collections::BTreeSet;
+use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use capt_e2e::components::{CONTROLLERS, all_controllers};
@@ -12,8 +13,12 @@ use k8s_openapi::api::rbac::v1::{ClusterRole, ClusterRoleBinding};
 use kube::api::{DeleteParams, ListParams};
 use kube::{Api, Client};
 use serde_json::json;
+use tokio::time::{Instant, sleep};
 
 use crate::helm::Helm;
+
+/// How long the API server may take to hear of a Role.
+const PATIENCE: Duration = Duration::from_secs(300);
 
 /// Group, resource with its subresource, verb.
 type Permission = (String, String, String);
@@ -133,6 +138,24 @@ impl Installation {
             .collect())
     }
 
+    /// Waits until an account has all of these permissions there. Whoever applies a Role has its answer before the API server has
+    /// heard of it, and nothing tells when it has.
+    async fn until_held(&self, controller: &str, to: Reach<'_>, wanted: &BTreeSet<Permission>) -> Result<()> {
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            let held = self.held(controller, to, wanted).await?;
+            if held == *wanted {
+                return Ok(());
+            }
+            ensure!(
+                Instant::now() < deadline,
+                "{controller} lacks {:?} {to:?}",
+                wanted.difference(&held)
+            );
+            sleep(Duration::from_millis(100)).await;
+        }
+    }
+
     /// The namespace takes the rest along.
     async fn remove(self) -> Result<()> {
         let roles: Api<ClusterRole> = Api::all(self.client.clone());
@@ -163,6 +186,19 @@ fn everything_to_ask() -> BTreeSet<Permission> {
 async fn everywhere_means_what_is_declared() -> Result<()> {
     let installation = Installation::new(None).await?;
     let asked = everything_to_ask();
+    let leases = permissions(OWN_NAMESPACE);
+    // Everybody's first: what an account must not have could be late as well.
+    for controller in all_controllers() {
+        let declared = permissions(controller.everywhere);
+        let of_lease = Reach {
+            name: Some(controller.name),
+            ..Reach::inside(&installation.namespace)
+        };
+        installation
+            .until_held(controller.name, Reach::default(), &declared)
+            .await?;
+        installation.until_held(controller.name, of_lease, &leases).await?;
+    }
     for controller in all_controllers() {
         let held = installation.held(controller.name, Reach::default(), &asked).await?;
         let declared = permissions(controller.everywhere);
@@ -189,7 +225,6 @@ async fn everywhere_means_what_is_declared() -> Result<()> {
             }
         }
         // Of the Leases in the release's namespace its own is the controller's, and no other; elsewhere there is none.
-        let leases = permissions(OWN_NAMESPACE);
         for other in all_controllers() {
             let of_lease = Reach {
                 name: Some(other.name),
@@ -223,6 +258,12 @@ async fn an_installation_for_one_namespace_reaches_no_other() -> Result<()> {
     let installation = Installation::new(Some(&watched)).await?;
     let asked = everything_to_ask();
     let belongs_to_none = |permission: &Permission| permission.0 == "tf.upbound.io" && permission.1 == "workspaces";
+    for controller in CONTROLLERS {
+        let declared = permissions(controller.everywhere);
+        installation
+            .until_held(controller.name, Reach::inside(&watched), &declared)
+            .await?;
+    }
     for controller in CONTROLLERS {
         let declared = permissions(controller.everywhere);
         let inside = installation

@@ -1,12 +1,13 @@
 //! A real API server takes everything that the chart renders, to the last field, and pod security lets its pods in.
 
+use std::time::Duration;
+
 use anyhow::{Context, Result, ensure};
-use capt_e2e::testing;
 use capt_e2e::testing::prometheus::apply_operator_crds;
-use k8s_openapi::api::core::v1::{Namespace, ServiceAccount};
+use capt_e2e::{testing, wait};
+use k8s_openapi::api::core::v1::ServiceAccount;
 use kube::api::{DynamicObject, Patch, PatchParams, PostParams, ValidationDirective};
-use kube::runtime::wait::await_condition;
-use kube::{Api, Client};
+use kube::{Api, Client, ResourceExt};
 use serde_json::{Value, json};
 
 use crate::helm::Helm;
@@ -61,18 +62,20 @@ async fn the_api_server_takes_every_object() -> Result<()> {
 
 /// A namespace with the restricted standard enforced, in which pods can be tried.
 async fn restricted_namespace(client: &Client) -> Result<String> {
-    let name = testing::namespace(client, "chart-restricted").await?;
-    let enforce = json!({ "metadata": { "labels": { "pod-security.kubernetes.io/enforce": "restricted" } } });
-    let namespaces: Api<Namespace> = Api::all(client.clone());
-    namespaces
-        .patch(&name, &PatchParams::default(), &Patch::Merge(enforce))
-        .await?;
+    // With the label from the beginning: admission may not have heard of a change yet.
+    let namespace = json!({
+        "apiVersion": "v1", "kind": "Namespace",
+        "metadata": { "generateName": "chart-restricted-", "labels": { "pod-security.kubernetes.io/enforce": "restricted" } },
+    });
+    let name = testing::create(client, None, namespace).await?.name_any();
     // The controller manager makes it, and no pod is admitted before.
     let accounts: Api<ServiceAccount> = Api::namespaced(client.clone(), &name);
-    await_condition(accounts, "default", |account: Option<&ServiceAccount>| {
+    let made = wait::until(accounts, "default", |account: Option<&ServiceAccount>| {
         account.is_some()
-    })
-    .await?;
+    });
+    tokio::time::timeout(Duration::from_secs(300), made)
+        .await
+        .context("the namespace gets no account")?;
     Ok(name)
 }
 

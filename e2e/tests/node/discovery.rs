@@ -1,14 +1,18 @@
 //! What Prometheus finds in the API when it is told to discover there. Debian's is built without that, so the tests hand it the
 //! same targets with the same labels; which of them a job keeps is left to the job.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
 
-use anyhow::{Result, bail};
+use anyhow::{Result, bail, ensure};
 use k8s_openapi::api::core::v1::{Container, ContainerPort, Pod, Service};
 use k8s_openapi::api::discovery::v1::EndpointSlice;
 use kube::api::ListParams;
 use kube::{Api, Client, ResourceExt};
 use serde_json::{Value, json};
+use tokio::time::{Instant, sleep};
+
+use crate::site::PATIENCE;
 
 /// What there is in a namespace.
 pub(crate) struct Discovery {
@@ -18,6 +22,9 @@ pub(crate) struct Discovery {
     slices: Vec<EndpointSlice>,
 }
 
+/// By this label a slice names its Service.
+const SERVICE_NAME: &str = "kubernetes.io/service-name";
+
 struct Target {
     address: String,
     port: i32,
@@ -25,8 +32,26 @@ struct Target {
 }
 
 impl Discovery {
-    /// Looks at everything with the client's rights, which have to be those of the Prometheus.
+    /// Looks at everything with the client's rights, which have to be those of the Prometheus, until there is everything: the
+    /// EndpointSlices follow the pods in their controller's own time.
     pub(crate) async fn new(client: &Client, namespace: &str) -> Result<Self> {
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            let found = Self::look(client, namespace).await?;
+            let Some(late) = found.services.iter().find(|service| !found.is_followed(service)) else {
+                return Ok(found);
+            };
+            ensure!(
+                Instant::now() < deadline,
+                "the EndpointSlices of {} do not name its pods: {:#?}",
+                late.name_any(),
+                found.slices
+            );
+            sleep(Duration::from_millis(500)).await;
+        }
+    }
+
+    async fn look(client: &Client, namespace: &str) -> Result<Self> {
         let all = ListParams::default();
         let pods: Api<Pod> = Api::namespaced(client.clone(), namespace);
         let services: Api<Service> = Api::namespaced(client.clone(), namespace);
@@ -37,6 +62,31 @@ impl Discovery {
             services: services.list(&all).await?.items,
             slices: slices.list(&all).await?.items,
         })
+    }
+
+    /// Whether the slices of a Service name the pods that it selects, all as ready, and no others.
+    fn is_followed(&self, service: &Service) -> bool {
+        let selector = service.spec.as_ref().and_then(|spec| spec.selector.as_ref());
+        let is_selected = |pod: &&Pod| {
+            let mut wanted = selector.into_iter().flatten();
+            wanted.all(|(label, value)| pod.labels().get(label) == Some(value))
+        };
+        let pods: BTreeSet<String> = self
+            .pods
+            .iter()
+            .filter(is_selected)
+            .map(ResourceExt::name_any)
+            .collect();
+        let name = service.name_any();
+        let slices = self.slices.iter();
+        let own = slices.filter(|slice| slice.labels().get(SERVICE_NAME) == Some(&name));
+        let endpoints = own.flat_map(|slice| slice.endpoints.iter().flatten());
+        let ready = endpoints.filter(|endpoint| {
+            let conditions = endpoint.conditions.as_ref();
+            conditions.and_then(|conditions| conditions.ready) == Some(true)
+        });
+        let named = ready.filter_map(|endpoint| endpoint.target_ref.as_ref()?.name.clone());
+        named.collect::<BTreeSet<String>>() == pods
     }
 
     /// The targets of a role, as `static_configs`.
@@ -81,7 +131,7 @@ impl Discovery {
 
     /// Every port of the pods behind a Service; those that the Service has carry its name for them.
     fn endpoints(&self, slice: &EndpointSlice) -> Vec<Target> {
-        let of = slice.labels().get("kubernetes.io/service-name");
+        let of = slice.labels().get(SERVICE_NAME);
         let service = self.services.iter().find(|service| Some(&service.name_any()) == of);
         let endpoints = slice.endpoints.iter().flatten();
         let names = endpoints.filter_map(|endpoint| endpoint.target_ref.as_ref()?.name.as_deref());

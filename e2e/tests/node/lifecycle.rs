@@ -1,20 +1,23 @@
 //! A user's first day: install with defaults, make a cluster, delete it, uninstall.
 
-use anyhow::{Result, ensure};
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
 use capt_api::crd;
 use capt_e2e::components::CONTROLLER_NAMESPACE;
 use capt_e2e::node::install::RELEASE;
 use capt_e2e::testing::bench::{Bench, Names, Wishes};
+use capt_e2e::wait;
 use k8s_openapi::api::core::v1::{Namespace, Pod};
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::api::{DynamicObject, ListParams};
 use kube::discovery::{Discovery, Scope, verbs};
-use kube::runtime::wait::await_condition;
 use kube::{Api, Client, ResourceExt};
 use serde_json::json;
+use tokio::time::{Instant, sleep, timeout};
 
 use crate::security::assert_confined;
-use crate::site::{CONTROLLERS, Site};
+use crate::site::{CONTROLLERS, HELM_PATIENCE, PATIENCE, Site};
 
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "needs a node: make test-chart"]
@@ -46,7 +49,7 @@ async fn a_user_installs_makes_a_cluster_and_goes_again() -> Result<()> {
     bench.available(&names).await?;
     bench.check_access(&names).await?;
 
-    let (success, said) = site.helm(&["uninstall", RELEASE, "--timeout", "60s"]).await?;
+    let (success, said) = site.helm(&["uninstall", RELEASE, "--timeout", HELM_PATIENCE]).await?;
     ensure!(!success, "uninstalled in spite of a cluster: {said}");
     let namespace = &bench.namespace;
     for object in [
@@ -62,10 +65,14 @@ async fn a_user_installs_makes_a_cluster_and_goes_again() -> Result<()> {
         site.requests(controller)?;
     }
 
-    let (success, said) = site.helm(&["uninstall", RELEASE, "--wait", "--timeout", "60s"]).await?;
+    let (success, said) = site
+        .helm(&["uninstall", RELEASE, "--wait", "--timeout", HELM_PATIENCE])
+        .await?;
     ensure!(success, "{said}");
     for pod in site.pods().list(&ListParams::default()).await? {
-        await_condition(site.pods(), &pod.name_any(), |pod: Option<&Pod>| pod.is_none()).await?;
+        let name = pod.name_any();
+        let gone = wait::until(site.pods(), &name, |pod: Option<&Pod>| pod.is_none());
+        timeout(PATIENCE, gone).await.with_context(|| format!("{name} stays"))?;
     }
     let mut expected = before;
     expected.push(format!("Namespace {}", bench.namespace));
@@ -91,13 +98,18 @@ async fn assert_only_what_is_promised(site: &Site, expected: &[String]) -> Resul
             || object.starts_with("WorkspaceTemplate ")
             || object.starts_with("CustomResourceDefinition ")
     };
-    let left: Vec<String> = objects(&site.client)
-        .await?
-        .into_iter()
-        .filter(|object| !expected.contains(object) && !promised(object))
-        .collect();
-    ensure!(left.is_empty(), "left: {left:#?}");
-    Ok(())
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        let mut left = objects(&site.client).await?;
+        left.retain(|object| !expected.contains(object) && !promised(object));
+        if left.is_empty() {
+            return Ok(());
+        }
+        ensure!(Instant::now() < deadline, "left: {left:#?}");
+        // What Kubernetes made for the release, such as its Services' EndpointSlices, it takes away in its own time, each kind by a
+        // controller of its own; and nobody tells when the last of them is done.
+        sleep(Duration::from_secs(1)).await;
+    }
 }
 
 /// Every object that the chart could have made: of the cluster, and of the release's namespace.

@@ -6,23 +6,23 @@ use std::fmt::Debug;
 use std::fs::File;
 use std::io::Read as _;
 use std::path::Path;
-use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use capt_e2e::testing::prometheus::apply_operator_crds;
+use capt_e2e::testing::until_may;
 use capt_e2e::tools::Toolbox;
-use capt_e2e::{manifests, up};
+use capt_e2e::{manifests, up, wait};
 use flate2::read::GzDecoder;
+use k8s_openapi::api::authorization::v1::ResourceAttributes;
 use k8s_openapi::api::core::v1::{ConfigMap, Secret};
 use kube::api::ListParams;
-use kube::runtime::wait::await_condition;
 use kube::{Api, Client};
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 use tokio::process::{Child, Command};
 
-use crate::site::Site;
+use crate::site::{PATIENCE, Site};
 
 /// Where the example has its Prometheus.
 pub(crate) const NAMESPACE: &str = "monitoring";
@@ -61,6 +61,17 @@ impl Operator {
                 .contains(&kind)
         });
         manifests::apply(&site.client, access).await?;
+        // It asks once, at its start, what it may do, and leaves the rest alone for ever.
+        let (user, wish) = (
+            "system:serviceaccount:default:prometheus-operator",
+            ResourceAttributes {
+                group: Some("monitoring.coreos.com".into()),
+                resource: Some("prometheuses".into()),
+                verb: Some("list".into()),
+                ..ResourceAttributes::default()
+            },
+        );
+        until_may(&site.client, user, &["system:serviceaccounts"], &wish, true).await?;
         site.make_namespace(NAMESPACE).await?;
         let directory = tempfile::tempdir()?;
         let kubeconfig = directory.path().join("kubeconfig");
@@ -141,9 +152,8 @@ impl Operator {
         let api: Api<K> = Api::namespaced(self.client.clone(), NAMESPACE);
         let as_wanted =
             |object: Option<&K>| object.is_some_and(|object| seen(object).is_ok_and(|seen| seen == *wanted));
-        let wait = await_condition(api.clone(), name, as_wanted);
-        match tokio::time::timeout(Duration::from_secs(60), wait).await {
-            Ok(found) => found?.with_context(|| format!("{name} vanished")),
+        match tokio::time::timeout(PATIENCE, wait::until(api.clone(), name, as_wanted)).await {
+            Ok(found) => found.with_context(|| format!("{name} vanished")),
             Err(_) => {
                 let now = api.get_opt(name).await?.as_ref().map(seen);
                 let log = std::fs::read_to_string(self.directory.path().join("log"))?;

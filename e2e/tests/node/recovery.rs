@@ -13,6 +13,7 @@ use capt_e2e::testing::bench::INFRASTRUCTURE;
 use capt_e2e::testing::component;
 use capt_e2e::testing::until;
 use capt_e2e::tools::Toolbox;
+use futures::future::try_join_all;
 use k8s_openapi::api::apps::v1::Deployment;
 use kube::{Api, ResourceExt};
 use nix::sys::signal::{Signal, kill};
@@ -20,7 +21,7 @@ use nix::unistd::Pid;
 use serde_json::json;
 
 use crate::disk::LogDisk;
-use crate::site::{CONTROLLERS, Site, process_of, said};
+use crate::site::{CONTROLLERS, HELM_PATIENCE, Site, process_of, said};
 use crate::wave::Wave;
 
 const NEXT: &str = "9.9.9-next";
@@ -83,7 +84,9 @@ async fn upgrade_alone(site: &Site, value: &str, controller: &str) -> Result<()>
 /// Takes the last upgrade, which was of this controller, back.
 async fn roll_back(site: &Site, controller: &str) -> Result<()> {
     let before = pods(site).await?;
-    let (success, said) = site.helm(&["rollback", RELEASE, "--wait", "--timeout", "3m"]).await?;
+    let (success, said) = site
+        .helm(&["rollback", RELEASE, "--wait", "--timeout", HELM_PATIENCE])
+        .await?;
     ensure!(success, "{said}");
     site.ready(controller, 2).await?;
     assert_tag(site, controller, env!("CARGO_PKG_VERSION")).await?;
@@ -140,12 +143,14 @@ async fn it_comes_back_by_itself() -> Result<()> {
     // The node loses its power in the midst of creations: kubelet, containerd, and every container with them.
     let mut names = wave.create("power", 4, 3).await?;
     work_has_begun(&wave, &names).await?;
-    for component in [node::KUBELET, node::CONTAINERD] {
-        let record = environment
-            .process(component)
-            .with_context(|| format!("{component} does not run"))?;
-        record.process.signal(Signal::SIGKILL);
-    }
+    let killed = [node::KUBELET, node::CONTAINERD].map(|component| async move {
+        let record = environment.process(component);
+        let record = record.with_context(|| format!("{component} does not run"))?;
+        record.process.kill().await;
+        anyhow::Ok(())
+    });
+    // Both are gone before their pods are: until then they could start another.
+    try_join_all(killed).await?;
     node::end_pods(environment).await?;
     ensure!(
         !process::marked(environment.dir())

@@ -12,16 +12,22 @@ use capt_e2e::node::install::RELEASE;
 use capt_e2e::pki::write_private;
 use capt_e2e::testing::{Scratch, create, token};
 use capt_e2e::tools::Toolbox;
-use capt_e2e::up;
-use futures::{AsyncBufRead, AsyncBufReadExt, TryStreamExt};
+use capt_e2e::{up, wait};
+use futures::{AsyncBufRead, AsyncBufReadExt, StreamExt, TryStreamExt};
 use jiff::Timestamp;
 use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::Pod;
 use kube::api::{ListParams, LogParams};
-use kube::runtime::wait::await_condition;
 use kube::runtime::{WatchStreamExt, watcher};
 use kube::{Api, Client, ResourceExt};
 use serde_json::{Value, json};
+use tokio::time::timeout;
+
+/// How long anything may take that takes seconds on a machine with nothing else to do.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(300);
+/// The same for Helm, which may wait for all of it in turn: whoever runs out of patience before a Job has ended, never tells what
+/// the Job said.
+pub(crate) const HELM_PATIENCE: &str = "10m";
 
 /// The controllers, by the names of their Deployments' pods, Leases and images.
 pub(crate) const CONTROLLERS: [&str; 5] = [
@@ -69,7 +75,14 @@ impl Site {
         requests.retain(|request| request.user() == user && request.received() >= self.began);
         requests.sort_by_key(Request::received);
         ensure!(!requests.is_empty(), "{controller} never asked for anything");
-        let refused = requests.iter().filter(|request| request.lacked_permission());
+        // The API server hears of a Role after it has taken it: what was let in later was not lacking.
+        let wish = |request: &Request| (request.verb.clone(), request.target());
+        let let_in = requests.iter().filter(|request| !request.lacked_permission());
+        let last: BTreeMap<_, Timestamp> = let_in.map(|request| (wish(request), request.received())).collect();
+        let refused = requests.iter().filter(|request| {
+            let last = last.get(&wish(request));
+            request.lacked_permission() && last.is_none_or(|last| *last < request.received())
+        });
         let refused: Vec<String> = refused.map(ToString::to_string).collect();
         ensure!(refused.is_empty(), "{controller} lacks permissions: {refused:#?}");
         Ok(requests)
@@ -115,7 +128,7 @@ impl Site {
             "--reset-then-reuse-values",
             "--wait",
             "--timeout",
-            "3m",
+            HELM_PATIENCE,
         ];
         let (success, said) = self.helm(&[&fixed[..], changes].concat()).await?;
         ensure!(success, "{said}");
@@ -157,27 +170,26 @@ impl Site {
         Api::namespaced(self.client.clone(), CONTROLLER_NAMESPACE)
     }
 
-    /// Who leads: its identity, and its pod.
+    /// Who leads, as soon as somebody does, for a pod is ready before it leads: its identity, and its pod.
     pub(crate) async fn leader(&self, controller: &str) -> Result<(String, Pod)> {
-        let lease = self.leases().get(controller).await?;
-        let identity = holder(&lease).with_context(|| format!("nobody leads {controller}"))?;
-        // An identity is the pod's name and something random.
-        let pod = identity.split('_').next().unwrap_or_default();
-        Ok((identity.to_owned(), self.pods().get(pod).await?))
+        let is_held = |lease: Option<&Lease>| lease.and_then(holder).is_some();
+        let lease = timeout(PATIENCE, wait::until(self.leases(), controller, is_held)).await;
+        let lease = lease.ok().flatten();
+        let identity = lease.as_ref().and_then(holder);
+        let identity = identity.with_context(|| format!("nobody leads {controller}"))?;
+        Ok((identity.to_owned(), self.pods().get(pod_of(identity)).await?))
     }
 
-    /// Follows the Lease until somebody else than this one holds it; returns when that one took it, by its own clock.
-    pub(crate) async fn successor(&self, controller: &str, predecessor: &str) -> Result<Timestamp> {
+    /// Follows the Lease until somebody else than this one holds it.
+    pub(crate) async fn successor(&self, controller: &str, predecessor: &str) -> Result<()> {
         let taken_over = |lease: Option<&Lease>| {
             let holder = lease.and_then(holder);
             holder.is_some_and(|holder| holder != predecessor)
         };
-        let wait = await_condition(self.leases(), controller, taken_over);
-        let lease = tokio::time::timeout(Duration::from_secs(60), wait)
+        timeout(PATIENCE, wait::until(self.leases(), controller, taken_over))
             .await
-            .with_context(|| format!("nobody took over from {predecessor} within a minute"))??;
-        let taken = lease.and_then(|lease| lease.spec?.acquire_time);
-        Ok(taken.context("a Lease that was never acquired")?.0)
+            .map(drop)
+            .with_context(|| format!("nobody took over from {predecessor} within {} s", PATIENCE.as_secs()))
     }
 
     /// The log of a pod, from its beginning and on, each line with its time.
@@ -201,32 +213,37 @@ impl Site {
     pub(crate) async fn ready(&self, controller: &str, replicas: usize) -> Result<()> {
         let own = watcher::Config::default().labels(&format!("app.kubernetes.io/name={controller}"));
         let mut known: BTreeMap<String, bool> = BTreeMap::new();
+        // Of a list that has not ended, the first pods may be as many as wanted.
+        let mut is_complete = false;
         let follow = async {
             let mut events = std::pin::pin!(watcher(self.pods(), own).default_backoff());
-            while let Some(event) = events.try_next().await? {
+            while let Some(event) = events.next().await {
                 match event {
-                    watcher::Event::Init => known.clear(),
-                    watcher::Event::InitApply(pod) | watcher::Event::Apply(pod) => {
+                    Ok(watcher::Event::Init) => {
+                        known.clear();
+                        is_complete = false;
+                    }
+                    Ok(watcher::Event::InitApply(pod) | watcher::Event::Apply(pod)) => {
                         known.insert(pod.name_any(), is_ready(&pod));
                     }
-                    watcher::Event::Delete(pod) => {
+                    Ok(watcher::Event::Delete(pod)) => {
                         known.remove(&pod.name_any());
                     }
-                    watcher::Event::InitDone => {}
+                    Ok(watcher::Event::InitDone) => is_complete = true,
+                    Err(error) => eprintln!("the watch on pods failed and goes on: {error}"),
                 }
-                if known.len() == replicas && known.values().all(|ready| *ready) {
-                    return Ok(());
+                if is_complete && known.len() == replicas && known.values().all(|ready| *ready) {
+                    return;
                 }
             }
-            bail!("the watch on pods ended")
         };
-        match tokio::time::timeout(Duration::from_secs(180), follow).await {
-            Ok(end) => end,
-            Err(_) => bail!(
+        if timeout(PATIENCE, follow).await.is_err() {
+            bail!(
                 "{controller} has not {replicas} ready pods: {known:?}{}",
                 self.pods_told()
-            ),
+            );
         }
+        Ok(())
     }
 
     /// What is known of the pods, for an error.
@@ -251,6 +268,11 @@ pub(crate) fn is_ready(pod: &Pod) -> bool {
     ready && pod.metadata.deletion_timestamp.is_none()
 }
 
+/// An identity is the pod's name and something random.
+pub(crate) fn pod_of(identity: &str) -> &str {
+    identity.split('_').next().unwrap_or_default()
+}
+
 /// Who holds a Lease.
 fn holder(lease: &Lease) -> Option<&str> {
     let holder = lease.spec.as_ref()?.holder_identity.as_deref();
@@ -268,9 +290,9 @@ pub(crate) async fn said(log: impl AsyncBufRead, words: &str) -> Result<Timestam
         }
         bail!("the log ended without {words:?}")
     };
-    tokio::time::timeout(Duration::from_secs(60), wait)
+    timeout(PATIENCE, wait)
         .await
-        .with_context(|| format!("a minute passed without {words:?}"))?
+        .with_context(|| format!("{} s passed without {words:?}", PATIENCE.as_secs()))?
 }
 
 /// The process of a pod's one container, as this machine sees it.

@@ -3,7 +3,7 @@
 
 use anyhow::Result;
 use capt_e2e::components::TENANT_CONTROLLER;
-use capt_e2e::testing::{create, is_true, objects, until, until_gone, until_may_create};
+use capt_e2e::testing::{create, is_true, objects, until, until_all_gone, until_may_create};
 use kube::api::DeleteParams;
 use serde_json::json;
 
@@ -62,7 +62,8 @@ async fn a_team_gets_its_namespaces_and_makes_its_own_clusters() -> Result<()> {
     let names = wave.create("own", 2, 1).await?;
     wave.available(&names).await?;
     tenants.delete("team-a", &DeleteParams::background()).await?;
-    until_gone(&tenants, "team-a").await?;
+    // Its Clusters go first, and that takes as long as it takes.
     wave.gone(&names).await?;
+    until_all_gone(&tenants, &["team-a"]).await?;
     site.requests(TENANT_CONTROLLER).map(drop)
 }
