@@ -11,6 +11,7 @@ use kube::{Api, Client, ResourceExt};
 use semver::Version;
 
 use crate::guard;
+use crate::refusals::outwait;
 
 const MANAGER: &str = "capt-install";
 
@@ -38,8 +39,7 @@ pub(crate) async fn apply(client: &Client, args: &ApplyArgs) -> anyhow::Result<(
     let mut names = Vec::new();
     for wanted in crd::all() {
         let name = wanted.name_any();
-        let live = api
-            .get_opt(&name)
+        let live = outwait(async || api.get_opt(&name).await)
             .await
             .with_context(|| format!("cannot read {name}"))?;
         match judge(live.as_ref(), &release, args.allow_downgrade) {
@@ -50,7 +50,7 @@ pub(crate) async fn apply(client: &Client, args: &ApplyArgs) -> anyhow::Result<(
             verdict => {
                 // The whole CRD is ours, whoever installed it before.
                 let params = PatchParams::apply(MANAGER).force();
-                api.patch(&name, &params, &Patch::Apply(&wanted))
+                outwait(async || api.patch(&name, &params, &Patch::Apply(&wanted)).await)
                     .await
                     .with_context(|| format!("cannot apply {name}"))?;
                 match verdict {
@@ -90,7 +90,7 @@ pub(crate) async fn delete(client: &Client) -> anyhow::Result<()> {
     guard::guard(client, &guard::Args::default()).await?;
     let api: Api<CustomResourceDefinition> = Api::all(client.clone());
     for name in crd::all().iter().map(ResourceExt::name_any) {
-        match api.delete(&name, &DeleteParams::background()).await {
+        match outwait(async || api.delete(&name, &DeleteParams::background()).await).await {
             Ok(_) => println!("{name}: deleted"),
             Err(kube::Error::Api(status)) if status.is_not_found() => {}
             Err(error) => bail!(anyhow::Error::new(error).context(format!("cannot delete {name}"))),

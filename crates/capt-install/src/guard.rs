@@ -11,6 +11,8 @@ use kube::core::NamespaceResourceScope;
 use kube::{Api, Client, Resource, ResourceExt};
 use serde::de::DeserializeOwned;
 
+use crate::refusals::outwait;
+
 /// What only CAPT removes from the kinds that it serves.
 const FINALIZERS: &[&str] = &[
     finalizer::CAPT_CLUSTER,
@@ -83,7 +85,7 @@ where
     }
     let mut found = Vec::new();
     loop {
-        let list = match api.list_metadata(&page).await {
+        let list = match outwait(async || api.list_metadata(&page).await).await {
             Err(kube::Error::Api(status)) if status.is_not_found() => return Ok(found),
             other => other.with_context(|| format!("cannot list the objects of kind {kind}"))?,
         };

@@ -7,6 +7,7 @@
 mod crds;
 mod guard;
 mod rbac;
+mod refusals;
 
 use std::time::Duration;
 
