@@ -124,7 +124,7 @@ test-node: test-chart ## The first of those tests: a user installs, makes a clus
 
 .PHONY: test-faults
 test-faults: export RUST_BACKTRACE = 0
-test-faults: programs ## Every fault at every write of every controller, 20 minutes (FAULTS="capt-endpoint kill-after 3" runs one)
+test-faults: programs ## Every fault at every write of every controller, half an hour (FAULTS="capt-endpoint kill-after 3" runs one)
 	@$(CARGO) test --package capt-e2e --locked --test faults -- --ignored --nocapture no_fault_at_any_write
 
 # Until there is a release to be compatible with, the commit before the chart's.

@@ -53,7 +53,7 @@ async fn a_sample_of_faults_changes_nothing() -> Result<()> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-#[ignore = "takes twenty minutes: make test-faults"]
+#[ignore = "takes half an hour: make test-faults"]
 async fn no_fault_at_any_write_changes_anything() -> Result<()> {
     match std::env::var("FAULTS") {
         Ok(wanted) if !wanted.is_empty() => campaign(|surveys| named(surveys, &wanted), |_| Vec::new()).await,
