@@ -88,13 +88,16 @@ fn tail(log: &Path) -> String {
         .collect()
 }
 
+/// How long an answer may take: one that comes later is as good as none.
+const ANSWER_WITHIN: Duration = Duration::from_secs(5);
+
 /// The body of a successful GET.
 pub async fn get(url: &str, authority: Option<&str>) -> Result<String> {
     let request = http::Request::get(url).body(Vec::new())?;
     let client = client(url, authority).await?;
-    let answer = tokio::time::timeout(Duration::from_secs(2), client.request_text(request)).await;
+    let answer = tokio::time::timeout(ANSWER_WITHIN, client.request_text(request)).await;
     answer
-        .context("no answer within 2 s")?
+        .with_context(|| format!("no answer within {} s", ANSWER_WITHIN.as_secs()))?
         .with_context(|| format!("GET {url} failed"))
 }
 
