@@ -1,6 +1,6 @@
 //! Parts of an environment that a test takes away and brings back: exactly as they ran, or with other flags.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::{OsStr, OsString};
 use std::fs;
 use std::os::unix::ffi::OsStringExt;
@@ -96,11 +96,14 @@ impl Stopped {
         self.start_with(&[])
     }
 
-    /// Starts it with more flags; the last of two equal ones counts.
+    /// Starts it with these flags, instead of those of the same names that it had.
     pub fn start_with(self, flags: &[&str]) -> Result<Process> {
+        let name = |flag: &str| flag.split('=').next().unwrap_or_default().to_owned();
+        let given: BTreeSet<String> = flags.iter().map(|flag| name(flag)).collect();
         let mut command = Command::new(&self.program);
+        let kept = self.arguments.iter();
         command
-            .args(&self.arguments)
+            .args(kept.filter(|argument| !given.contains(&name(&argument.to_string_lossy()))))
             .args(flags)
             .env_clear()
             .envs(&self.variables)
