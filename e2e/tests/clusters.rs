@@ -3,7 +3,7 @@
 use anyhow::{Context, Result};
 use capt_api::names;
 use capt_e2e::testing::bench::{Access, Bench, Names, Wishes, opens, template_with, value};
-use capt_e2e::testing::history::History;
+use capt_e2e::testing::history::{History, version};
 use capt_e2e::testing::{condition, is_true, message, ready_since, status, text};
 use futures::future::{try_join, try_join_all};
 use kube::ResourceExt;
@@ -350,6 +350,7 @@ async fn a_failed_change_leaves_a_running_cluster_in_use() -> Result<()> {
 async fn a_first_apply_that_fails_heals_when_its_cause_is_gone() -> Result<()> {
     let bench = Bench::new("once").await?;
     let names = Names::same("stumbler");
+    let mut core = History::begin(bench.clusters(), names.cluster).await?;
     let mut network = History::begin(bench.networks(), names.network).await?;
     let mut control_plane = History::begin(bench.control_planes(), names.control_plane).await?;
     let [vpc, eks] = bench.workspaces(&names);
@@ -384,6 +385,11 @@ async fn a_first_apply_that_fails_heals_when_its_cause_is_gone() -> Result<()> {
     assert_eq!(condition(&network_now, "VPCFailed"), "False/NoFailure");
     let control_plane_now = control_plane.until("healed", |c| is_true(c, "Ready")).await?;
     assert_eq!(condition(&control_plane_now, "Failed"), "False/NoFailure");
+    let available = core.until("Available", |c| is_true(c, "Available")).await?;
+    assert!(
+        version(&control_plane_now) < version(&available),
+        "core calls the cluster available before its control plane says so"
+    );
     // What Terraform's provider retries by itself is no terminal failure at any time.
     for history in [&network, &control_plane] {
         assert_eq!(
