@@ -198,6 +198,25 @@ pub const CLUSTER_PATIENCE: Duration = Duration::from_secs(900);
 /// How long a test waits for something that takes seconds.
 pub const PATIENCE: Duration = Duration::from_secs(300);
 
+/// How long nothing has changed when everything is settled.
+pub const SETTLED: Duration = Duration::from_secs(5);
+
+/// Looks until two looks, so far apart, see the same, and returns what they see. Last words are nobody's in particular, and may
+/// follow the moment when everything is up; nothing else tells that no more will come.
+pub async fn settled<T: PartialEq>(apart: Duration, look: impl AsyncFn() -> Result<T>) -> Result<T> {
+    let end = Instant::now() + CLUSTER_PATIENCE;
+    let mut before = look().await?;
+    loop {
+        tokio::time::sleep(apart).await;
+        let now = look().await?;
+        if now == before {
+            return Ok(now);
+        }
+        ensure!(Instant::now() < end, "something changes again and again");
+        before = now;
+    }
+}
+
 /// Watches an object until `holds`; fails with the object as it stands when that takes too long.
 pub async fn until(
     api: &Api<DynamicObject>,

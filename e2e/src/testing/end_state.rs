@@ -12,10 +12,8 @@ use serde_json::{Map, Value, json};
 use tokio::time::sleep;
 
 use super::bench::{Bench, Names};
-use super::{PATIENCE, text};
+use super::{PATIENCE, SETTLED, settled, text};
 
-/// How long nothing has changed when everything has been said.
-const SETTLED: Duration = Duration::from_secs(5);
 /// Several kinds are looked at, so they are asked for again.
 const AGAIN: Duration = Duration::from_millis(500);
 
@@ -27,17 +25,7 @@ impl EndState {
     /// Where a cluster that is up ends when nobody writes any more. Each controller tells of its part when it has seen the
     /// others', and the last word is nobody's in particular.
     pub async fn settled(bench: &Bench, names: &Names) -> Result<Self> {
-        let begun = Instant::now();
-        let mut before = Self::of(bench, names).await?;
-        loop {
-            sleep(SETTLED).await;
-            let now = Self::of(bench, names).await?;
-            if now == before {
-                return Ok(now);
-            }
-            ensure!(begun.elapsed() < PATIENCE, "the cluster changes again and again");
-            before = now;
-        }
+        settled(SETTLED, || Self::of(bench, names)).await
     }
 
     /// Waits until another cluster has ended here, too.

@@ -14,6 +14,7 @@ use tempfile::TempDir;
 use tokio::process::Child;
 use tokio::time::{Instant, sleep};
 
+use super::PATIENCE;
 use crate::environment::free_ports;
 use crate::manifests;
 use crate::tools::Toolbox;
@@ -103,9 +104,6 @@ pub async fn apply_operator_crds(client: &Client, cache: &Path, plurals: &[&str]
     );
     manifests::apply_crds(client, crds).await
 }
-
-/// How long it may take until everything was scraped; it takes seconds.
-const PATIENCE: Duration = Duration::from_secs(300);
 
 /// One that runs, and ends with this value.
 #[derive(Debug)]

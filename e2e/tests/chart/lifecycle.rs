@@ -6,13 +6,12 @@
 use std::collections::BTreeSet;
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
 use capt_api::crd;
 use capt_api::names::{annotation, finalizer};
 use capt_e2e::testing::{Scratch, create, objects, token, until_gone};
-use capt_e2e::{up, wait};
+use capt_e2e::up;
 use futures::StreamExt;
 use k8s_openapi::api::apps::v1::Deployment;
 use k8s_openapi::api::batch::v1::Job;
@@ -29,8 +28,6 @@ const NAMESPACE: &str = "capt-chart";
 const CLUSTERS: &str = "captclusters.infrastructure.cluster.x-k8s.io";
 /// How long Helm waits for a Job, which takes seconds: when it gives up, what the Job says is lost.
 const HELM_PATIENCE: &str = "10m";
-/// How long a CRD may take to go, with all objects of its kind.
-const PATIENCE: Duration = Duration::from_secs(300);
 
 /// Runs the pods of Jobs as a kubelet would, and remembers what they said.
 #[derive(Clone)]
@@ -163,13 +160,15 @@ impl Story {
         Api::all(self.client.clone())
     }
 
-    /// Waits until a CRD is gone.
+    /// Waits until a CRD is gone, with all objects of its kind.
     async fn until_gone(&self, name: &str) -> Result<()> {
-        let is_gone = |crd: Option<&CustomResourceDefinition>| crd.is_none();
-        tokio::time::timeout(PATIENCE, wait::until(self.crds(), name, is_gone))
-            .await
-            .map(drop)
-            .with_context(|| format!("{name} stays"))
+        let crds = objects(
+            &self.client,
+            "apiextensions.k8s.io/v1",
+            "CustomResourceDefinition",
+            None,
+        );
+        until_gone(&crds, name).await
     }
 
     /// The release that a CRD says it is of.

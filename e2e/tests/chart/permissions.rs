@@ -17,9 +17,6 @@ use tokio::time::{Instant, sleep};
 
 use crate::helm::Helm;
 
-/// How long the API server may take to hear of a Role.
-const PATIENCE: Duration = Duration::from_secs(300);
-
 /// Group, resource with its subresource, verb.
 type Permission = (String, String, String);
 
@@ -141,7 +138,7 @@ impl Installation {
     /// Waits until an account has all of these permissions there. Whoever applies a Role has its answer before the API server has
     /// heard of it, and nothing tells when it has.
     async fn until_held(&self, controller: &str, to: Reach<'_>, wanted: &BTreeSet<Permission>) -> Result<()> {
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + testing::PATIENCE;
         loop {
             let held = self.held(controller, to, wanted).await?;
             if held == *wanted {

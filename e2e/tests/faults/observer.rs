@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use capt_api::names::{annotation, label};
+use capt_e2e::testing::history::version;
 use capt_e2e::testing::objects;
 use futures::StreamExt;
 use kube::api::DynamicObject;
@@ -279,9 +280,4 @@ fn home(kind: &str, object: &DynamicObject) -> String {
     // `trial-`, and what the API server adds.
     let mut dashes = within.match_indices('-');
     dashes.nth(1).map_or(&*within, |(end, _)| &within[..end]).to_owned()
-}
-
-fn version(object: &DynamicObject) -> u64 {
-    let version = object.resource_version().and_then(|version| version.parse().ok());
-    version.unwrap_or_default()
 }

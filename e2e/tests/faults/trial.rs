@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use capt_e2e::faults::{Plan, Proxy, Write};
-use capt_e2e::testing;
+use capt_e2e::testing::{self, SETTLED};
 use serde_json::{Value, json};
 use tokio::process::Child;
 use tokio::sync::Mutex;
@@ -16,9 +16,6 @@ use crate::bench::{self, Bench};
 use crate::life::Life;
 use crate::observer::World;
 use crate::portrait::Portrait;
-
-/// How long nothing may change before the undisturbed run counts as settled; longer on a machine that is slow.
-const SETTLED: Duration = Duration::from_secs(5);
 
 /// What is tried on whom.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -68,6 +65,7 @@ pub(crate) async fn undisturbed(bench: &Bench) -> Result<(Portraits, Surveys)> {
         let begun = Instant::now();
         life.create(&run).await?;
         run.until(|world| life.is_not_up(world)).await?;
+        // Longer on a machine that is slow.
         let settled = SETTLED.max(begun.elapsed() / 3);
         bench.observer.quiet(&run.namespace, settled).await;
         let portrait = |world: &World| Portrait::of(&run.namespace, world);

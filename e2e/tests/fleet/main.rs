@@ -16,7 +16,7 @@ use capt_e2e::components::{CONTROLLERS, OwnController};
 use capt_e2e::environment::{Environment, Port};
 use capt_e2e::testing::bench::{Bench, CONTROL_PLANE, CORE, INFRASTRUCTURE, Names, TERRAFORM, Wishes};
 use capt_e2e::testing::{
-    self, CLUSTER_PATIENCE, Scratch, component, create, is_true, objects, simulated, until, until_all, until_all_gone,
+    self, SETTLED, Scratch, component, create, is_true, objects, settled, simulated, until, until_all, until_all_gone,
     until_gone,
 };
 use capt_e2e::up;
@@ -107,8 +107,6 @@ const DELETION: &[Expense] = &[
 ];
 /// How long nothing may happen.
 const QUIET: Duration = Duration::from_secs(120);
-/// How long nothing has happened when everything is settled.
-const SETTLED: Duration = Duration::from_secs(5);
 
 /// The large ones take turns: each of them has enough to do for a whole machine.
 static TURN: Mutex<()> = Mutex::const_new(());
@@ -128,7 +126,7 @@ async fn a_fleet_comes_up_rests_goes_and_survives_its_controllers() -> Result<()
     println!("{CLUSTERS} clusters are Available after {:.1} s", took.as_secs_f64());
     fleet.assert_handed_over(&names).await?;
 
-    let versions = settled(took, || fleet.versions()).await?;
+    let versions = settled(SETTLED.max(took / 3), || fleet.versions()).await?;
     let resting = Timestamp::now();
     tokio::time::sleep(QUIET).await;
     assert_eq!(
@@ -199,7 +197,7 @@ async fn many_clusters_go_at_the_same_time() -> Result<()> {
     }
     let took = begun.elapsed();
     println!("{} clusters are up after {:.1} s", names.len(), took.as_secs_f64());
-    settled(took, || fleet.versions()).await?;
+    settled(SETTLED.max(took / 3), || fleet.versions()).await?;
     fleet.goes_without_a_trace(environment, &names).await?;
     namespace_goes(&fleet.client, &fleet.namespace).await
 }
@@ -228,7 +226,7 @@ async fn eight_real_clusters_go_at_the_same_time() -> Result<()> {
             ("WorkspaceTemplateApply", bench.applies()),
         ]
     };
-    settled(took, || versions(kinds())).await?;
+    settled(SETTLED.max(took / 3), || versions(kinds())).await?;
     assert_eq!(bench.ledger()?.len(), 2 * REAL.len(), "a VPC and an EKS cluster each");
 
     let deleting = Timestamp::now();
@@ -296,23 +294,6 @@ async fn versions(kinds: impl IntoIterator<Item = (&str, Api<DynamicObject>)>) -
         }
     }
     Ok(versions)
-}
-
-/// Waits until the versions have stayed the same for a while, and returns them. The Event of a last transition and core's own
-/// last words may follow the moment when everything is up, later on a machine where that took `long`; nothing else tells that no
-/// more will come.
-async fn settled(long: Duration, versions: impl AsyncFn() -> Result<Versions>) -> Result<Versions> {
-    let end = Instant::now() + CLUSTER_PATIENCE;
-    let mut before = versions().await?;
-    loop {
-        tokio::time::sleep(SETTLED.max(long / 3)).await;
-        let now = versions().await?;
-        if now == before {
-            return Ok(now);
-        }
-        ensure!(Instant::now() < end, "something changes again and again");
-        before = now;
-    }
 }
 
 /// Clusters of one namespace; each claims the same server as what Terraform made, the management cluster itself where core

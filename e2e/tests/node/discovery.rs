@@ -12,7 +12,7 @@ use kube::{Api, Client, ResourceExt};
 use serde_json::{Value, json};
 use tokio::time::{Instant, sleep};
 
-use crate::site::PATIENCE;
+use capt_e2e::testing::PATIENCE;
 
 /// What there is in a namespace.
 pub(crate) struct Discovery {

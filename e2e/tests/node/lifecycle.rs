@@ -6,6 +6,7 @@ use anyhow::{Context, Result, ensure};
 use capt_api::crd;
 use capt_e2e::components::CONTROLLER_NAMESPACE;
 use capt_e2e::node::install::RELEASE;
+use capt_e2e::testing::PATIENCE;
 use capt_e2e::testing::bench::{Bench, Names, Wishes};
 use capt_e2e::wait;
 use k8s_openapi::api::core::v1::{Namespace, Pod};
@@ -17,7 +18,7 @@ use serde_json::json;
 use tokio::time::{Instant, sleep, timeout};
 
 use crate::security::assert_confined;
-use crate::site::{CONTROLLERS, HELM_PATIENCE, PATIENCE, Site};
+use crate::site::{CONTROLLERS, HELM_PATIENCE, Site};
 
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "needs a node: make test-chart"]

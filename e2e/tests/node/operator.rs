@@ -9,7 +9,7 @@ use std::path::Path;
 
 use anyhow::{Context, Result, bail};
 use capt_e2e::testing::prometheus::apply_operator_crds;
-use capt_e2e::testing::until_may;
+use capt_e2e::testing::{PATIENCE, until_may};
 use capt_e2e::tools::Toolbox;
 use capt_e2e::{manifests, up, wait};
 use flate2::read::GzDecoder;
@@ -22,7 +22,7 @@ use serde_json::{Value, json};
 use tempfile::TempDir;
 use tokio::process::{Child, Command};
 
-use crate::site::{PATIENCE, Site};
+use crate::site::Site;
 
 /// Where the example has its Prometheus.
 pub(crate) const NAMESPACE: &str = "monitoring";

@@ -10,7 +10,7 @@ use anyhow::{Context, Result, ensure};
 use capt_e2e::components::CONTROLLER_NAMESPACE;
 use capt_e2e::pki::Authority;
 use capt_e2e::testing::prometheus::{self, DASHBOARDS, Prometheus, queries};
-use capt_e2e::testing::{create, objects, token};
+use capt_e2e::testing::{PATIENCE, create, objects, token};
 use capt_e2e::up;
 use kube::api::ListParams;
 use kube::{Client, ResourceExt};
@@ -19,7 +19,7 @@ use tokio::time::{Instant, sleep};
 
 use crate::discovery::Discovery;
 use crate::operator::{Jobs, NAMESPACE, Operator, place};
-use crate::site::{CONTROLLERS, PATIENCE, Site};
+use crate::site::{CONTROLLERS, Site};
 use crate::wave::Wave;
 
 /// The chart's monitors, as the operator names their jobs.

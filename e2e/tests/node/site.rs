@@ -2,7 +2,6 @@
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
 use capt_e2e::audit::{self, Request};
@@ -10,7 +9,7 @@ use capt_e2e::components::CONTROLLER_NAMESPACE;
 use capt_e2e::environment::kubeconfig;
 use capt_e2e::node::install::RELEASE;
 use capt_e2e::pki::write_private;
-use capt_e2e::testing::{Scratch, create, token};
+use capt_e2e::testing::{PATIENCE, Scratch, create, token};
 use capt_e2e::tools::Toolbox;
 use capt_e2e::{up, wait};
 use futures::{AsyncBufRead, AsyncBufReadExt, StreamExt, TryStreamExt};
@@ -23,9 +22,7 @@ use kube::{Api, Client, ResourceExt};
 use serde_json::{Value, json};
 use tokio::time::timeout;
 
-/// How long anything may take that takes seconds on a machine with nothing else to do.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(300);
-/// The same for Helm, which may wait for all of it in turn: whoever runs out of patience before a Job has ended, never tells what
+/// How long Helm may take, which waits for several things in turn: whoever runs out of patience before a Job has ended, never tells what
 /// the Job said.
 pub(crate) const HELM_PATIENCE: &str = "10m";
 
